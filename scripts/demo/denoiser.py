@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,10 @@ from modules.util.jsonio import atomic_path, read_json, write_json
 from modules.util.owned_files import Owned
 from modules.util.rng import generator, python_random
 from scripts.demo.judge import fidelity, read_image
-from scripts.demo.sampling import CFG_SCALE, FAMILY, STEPS, to_pixels
+from scripts.demo.sampling import CFG_SCALE, FAMILY, STEPS, Report, to_pixels
 from scripts.demo.text import make_text_encoder, train_tokenizer
 from scripts.demo.vae import encode_mean, images_to_tensor
 from scripts.demo.world import draw_wish, make_example
-
-Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from modules.util.jsonio import write_json
-from scripts.demo.judging import contact_sheet, win_rate
-from scripts.demo.loop import Judge, Loop, Made, new_project, one_round
+from scripts.demo.judging import Judge, Judged, contact_sheet, win_rate
+from scripts.demo.loop import Loop, judge_of, new_project, one_round
 from scripts.demo.pairs import finalise
 from scripts.demo.plan import FEW, Report
 from scripts.demo.taste import Person, get_taste
-from scripts.demo.training import Trained, as_settings, train, twin_settings
+from scripts.demo.training import Trained, as_settings, seconds_of_children, train, twin_settings
 
 FIGURES = ("win_rate", "best_of_n", "fidelity_adapter", "attribute_adapter")
 """Wording of each method's figures; those of DPO and of the LoRA on the chosen images are prefixed with their
@@ -35,10 +32,10 @@ def run_few(loop: Loop, report: Report) -> dict[str, Any]:
     begin = time.monotonic()
     journey, taste = loop.journey, get_taste(loop.journey.taste)
     project = new_project(loop)
-    judge = Judge(loop, project, report)
-    spent = _seconds_of_children()
+    judge = judge_of(loop, project, report)
+    spent = seconds_of_children()
     trained = one_round(loop, project, Person(taste, journey.seed, journey.error_rate), report)
-    cpu_seconds = _seconds_of_children() - spent
+    cpu_seconds = seconds_of_children() - spent
     pairs = project.round.pairs
     in_training, _ = finalise(pairs, 0.0)
     made = {"": judge.adapter(project.round.adapter_path, "the learned taste")}
@@ -59,9 +56,9 @@ def run_few(loop: Loop, report: Report) -> dict[str, Any]:
         "judged": len(judge.base.pixels),
         "fidelity_base": judge.base.fidelity,
         "attribute": taste.attribute,
-        "attribute_base": float(np.mean(judge.base.liking)),
-        "reward_before": float(np.mean(judge.base.scores)),
-        "reward_after": float(np.mean(made[""].scores)),
+        "attribute_base": judge.base.attribute,
+        "reward_before": judge.base.reward,
+        "reward_after": made[""].reward,
         "cpu_seconds": round(cpu_seconds, 1),
         "dpo_train_cpu_seconds": round(runs["dpo"].cpu_seconds, 1),
     }
@@ -79,18 +76,7 @@ def _twin(loop: Loop, name: str, pairs: Path, report: Report) -> Trained:
     return train(journey, name, as_settings(twin_settings(name, pairs, journey.out)), report)
 
 
-def _figures(judge: Judge, made: Made) -> dict[str, float]:
-    reached = float(np.mean(made.liking))
-    figures = (
-        win_rate(made.scores, judge.base.scores),
-        judge.best_of_n(made),
-        made.fidelity,
-        reached,
-    )
+def _figures(judge: Judge, made: Judged) -> dict[str, float]:
+    preferred = win_rate(made.scores, judge.base.scores)
+    figures = (preferred, judge.best_of_n(made), made.fidelity, made.attribute)
     return dict(zip(FIGURES, figures, strict=True))
-
-
-def _seconds_of_children() -> float:
-    """Processor seconds of all finished child processes."""
-    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return spent.ru_utime + spent.ru_stime

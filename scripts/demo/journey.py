@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from modules.util.jsonio import write_json
-from scripts.demo.judging import contact_sheet, judge, questions, win_rate
+from scripts.demo.judging import contact_sheet, judge_model, questions, win_rate
 from scripts.demo.online import run_online
 from scripts.demo.pairs import finalise, make_images, pick_pairs, prompt_split
 from scripts.demo.plan import Journey, Report
-from scripts.demo.sampling import load_model, sample_pixels
+from scripts.demo.sampling import load_model
 from scripts.demo.taste import Person, get_taste
 from scripts.demo.training import as_settings, train, twin_settings
 
@@ -29,8 +29,10 @@ def _run_pairs(journey: Journey, report: Report) -> dict[str, Any]:
     begin = time.monotonic()
     out, size, taste = journey.out, journey.size, get_taste(journey.taste)
     for_pairs, new = prompt_split(journey.seed)
-    base = load_model(journey.model)
-    make_images(out / "images", base, for_pairs[: size.prompts], size.images_per_prompt, journey.seed, report)
+    model = load_model(journey.model)
+    make_images(
+        out / "images", model, for_pairs[: size.prompts], size.images_per_prompt, journey.seed, report
+    )
     person = Person(taste, journey.seed, journey.error_rate)
     answers = pick_pairs(out / "images", out / "pairs", person, size.pairs_per_prompt, journey.seed, report)
     in_training, held_out = finalise(out / "pairs", 20.0)
@@ -39,13 +41,12 @@ def _run_pairs(journey: Journey, report: Report) -> dict[str, Any]:
     on_chosen = twin_settings("supervised", out / "pairs", out)
     supervised = train(journey, "supervised", _settings(journey, on_chosen), report)
     wishes, seeds = questions(new, size.judged, journey.seed)
-    prompts = [wish.caption() for wish in wishes]
-    images = {"base": sample_pixels(base, prompts, seeds, report, "judging the base model")}
-    for name, run in (("adapter", preference), ("supervised", supervised)):
-        model = load_model(journey.model, run.adapter)
-        images[name] = sample_pixels(model, prompts, seeds, report, f"judging the {run.name} adapter")
-    judged = {name: judge(pixels, wishes, taste) for name, pixels in images.items()}
-    contact_sheet(out / "before_after.png", images["base"], images["adapter"], taste)
+    base = judge_model(journey, None, wishes, seeds, report, "the base model")
+    adapter, plain = (
+        judge_model(journey, run.adapter, wishes, seeds, report, f"the {run.name} adapter")
+        for run in (preference, supervised)
+    )
+    contact_sheet(out / "before_after.png", base.pixels, adapter.pixels, taste)
     return {
         "mode": journey.mode,
         "seed": journey.seed,
@@ -58,18 +59,18 @@ def _run_pairs(journey: Journey, report: Report) -> dict[str, Any]:
         "pairs": in_training,
         "heldout_pairs": held_out,
         "heldout_pair_accuracy": preference.validation_accuracy,
-        "win_rate": win_rate(judged["adapter"].scores, judged["base"].scores),
-        "reward_before": judged["base"].reward,
-        "reward_after": judged["adapter"].reward,
+        "win_rate": win_rate(adapter.scores, base.scores),
+        "reward_before": base.reward,
+        "reward_after": adapter.reward,
         "reward_curve": None,
-        "fidelity_base": judged["base"].fidelity,
-        "fidelity_adapter": judged["adapter"].fidelity,
+        "fidelity_base": base.fidelity,
+        "fidelity_adapter": adapter.fidelity,
         "attribute": taste.attribute,
-        "attribute_base": judged["base"].attribute,
-        "attribute_adapter": judged["adapter"].attribute,
-        "supervised_win_rate": win_rate(judged["supervised"].scores, judged["base"].scores),
-        "supervised_fidelity": judged["supervised"].fidelity,
-        "supervised_attribute": judged["supervised"].attribute,
+        "attribute_base": base.attribute,
+        "attribute_adapter": adapter.attribute,
+        "supervised_win_rate": win_rate(plain.scores, base.scores),
+        "supervised_fidelity": plain.fidelity,
+        "supervised_attribute": plain.attribute,
         "judged": size.judged,
         "steps": preference.steps,
         "train_seconds": round(preference.seconds, 1),

@@ -11,8 +11,11 @@ from PIL import Image, ImageDraw, ImageFont
 
 from modules.util.jsonio import atomic_path
 from modules.util.rng import digest64
+from scripts.demo.best_of_n import best_of_n
 from scripts.demo.judge import fidelity, read_image
-from scripts.demo.taste import Taste
+from scripts.demo.plan import Journey, Report
+from scripts.demo.sampling import load_model, sample_pixels
+from scripts.demo.taste import Taste, get_taste
 from scripts.demo.world import Pixels, Wish
 
 SHEET_COLUMNS = 8
@@ -27,29 +30,83 @@ def questions(new: Sequence[Wish], count: int, seed: int) -> tuple[list[Wish], l
 
 @dataclass(frozen=True)
 class Judged:
-    """Figures of the judge about one set of images.
+    """A set of images, with the judge's verdict.
 
     Args:
-        scores: how much each is liked.
+        liking: what the taste is about, of each image.
+        scores: how much each is liked; lower for images that do not show their prompt.
         fidelity: share that shows what the prompt says.
-        attribute: mean of what the taste is about.
     """
 
+    pixels: list[Pixels]
+    liking: list[float]
     scores: list[float]
     fidelity: float
-    attribute: float
 
     @property
     def reward(self) -> float:
         """Mean of the scores."""
         return float(np.mean(self.scores))
 
+    @property
+    def attribute(self) -> float:
+        """Mean of what the taste is about."""
+        return float(np.mean(self.liking))
 
-def judge(pixels: Sequence[Pixels], wishes: Sequence[Wish], taste: Taste) -> Judged:
+
+def judge(pixels: list[Pixels], wishes: Sequence[Wish], taste: Taste) -> Judged:
     readings = [read_image(image) for image in pixels]
     scores = [taste.score(reading, wish) for reading, wish in zip(readings, wishes, strict=True)]
-    attribute = float(np.mean([taste.value(reading) for reading in readings]))
-    return Judged(scores, fidelity(readings, wishes)["all"], attribute)
+    return Judged(
+        pixels, [taste.value(reading) for reading in readings], scores, fidelity(readings, wishes)["all"]
+    )
+
+
+def judge_model(
+    journey: Journey,
+    adapter: Path | None,
+    wishes: Sequence[Wish],
+    seeds: Sequence[int],
+    report: Report,
+    what: str,
+) -> Judged:
+    """Make an image for each wish and seed with the journey's model and an adapter, if any, and judge them."""
+    model = load_model(journey.model, adapter)
+    pixels = sample_pixels(model, [wish.caption() for wish in wishes], seeds, report, f"judging {what}")
+    return judge(pixels, wishes, get_taste(journey.taste))
+
+
+class Judge:
+    """Judges adapters on prompts that nobody was asked about, with the same prompts and seeds for all.
+
+    Args:
+        wishes, seeds: of the base model's images: all prompts with the first seed, then all with the next.
+        prompts: number of different prompts.
+        each: images of each prompt that an adapter makes; they have the first seeds.
+    """
+
+    def __init__(
+        self,
+        journey: Journey,
+        wishes: Sequence[Wish],
+        seeds: Sequence[int],
+        prompts: int,
+        each: int,
+        report: Report,
+    ) -> None:
+        self._journey, self._report = journey, report
+        every = judge_model(journey, None, wishes, seeds, report, "the base model")
+        self._curve = [every.liking[place::prompts] for place in range(prompts)]
+        self._wishes, self._seeds = wishes[: each * prompts], seeds[: each * prompts]
+        self.base = judge(every.pixels[: each * prompts], self._wishes, get_taste(journey.taste))
+
+    def adapter(self, file: Path, name: str) -> Judged:
+        """Judge an adapter's images."""
+        return judge_model(self._journey, file, self._wishes, self._seeds, self._report, name)
+
+    def best_of_n(self, judged: Judged) -> float:
+        """Number of images of the base model whose best one equals these. The highest means that or more."""
+        return best_of_n(self._curve, judged.attribute, len(self._curve[0]))
 
 
 def win_rate(ours: Sequence[float], theirs: Sequence[float]) -> float:

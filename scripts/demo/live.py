@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,12 +14,11 @@ from modules.runner.votes.VoteBook import Question, Vote, VoteBook
 from modules.util.errors import ConfigError, UserError
 from modules.util.jsonio import write_json, write_text
 from modules.util.rng import digest64, python_random
-from scripts.demo.best_of_n import MOST, best_of_n
+from scripts.demo.best_of_n import MOST
 from scripts.demo.judge import read_image
-from scripts.demo.judging import Judged, contact_sheet, judge, win_rate
+from scripts.demo.judging import Judge, contact_sheet, win_rate
 from scripts.demo.pairs import load_pixels, prompt_split
 from scripts.demo.plan import LIVE, Journey, Report
-from scripts.demo.sampling import load_model, sample_pixels
 from scripts.demo.taste import Taste, get_taste
 from scripts.demo.training import Trained, as_settings, train
 from scripts.demo.world import Wish
@@ -154,13 +153,26 @@ def run_live(live: Live, report: Report) -> dict[str, Any]:
     voter = Voter(journey.out / f"run-{LIVE.lower()}", taste, journey.seed, journey.error_rate)
     with voter.voting():
         run = train(as_nft, LIVE.lower(), as_settings(live.settings()), report)
-    measured = _Measure(live, new[: live.prompts], taste, report)
-    after = measured.adapter(run.adapter, "the adapter")
+    wishes = live.base * new[: live.prompts]
+    seeds = [digest64("demo-live-judged", journey.seed, number) % 2**32 for number in range(len(wishes))]
+    judge = Judge(journey, wishes, seeds, len(new[: live.prompts]), live.judged, report)
+    base, after = judge.base, judge.adapter(run.adapter, "the adapter")
     early = sorted((journey.out / f"run-{LIVE.lower()}" / "save").glob("*.safetensors"))
-    soon = measured.adapter(early[0], f"the adapter after {SOON} rounds") if early else None
-    contact_sheet(journey.out / "before_after.png", measured.pixels, measured.last, taste)
-    made = {**_facts(live, run, voter), **measured.facts(after)}
-    made["win_rate_soon"] = None if soon is None else win_rate(soon.scores, measured.base.scores)
+    soon = judge.adapter(early[0], f"the adapter after {SOON} rounds") if early else None
+    contact_sheet(journey.out / "before_after.png", base.pixels, after.pixels, taste)
+    made = {
+        **_facts(live, run, voter),
+        "judged": len(base.pixels),
+        "win_rate": win_rate(after.scores, base.scores),
+        "best_of_n": judge.best_of_n(after),
+        "reward_before": base.reward,
+        "reward_after": after.reward,
+        "fidelity_base": base.fidelity,
+        "fidelity_adapter": after.fidelity,
+        "attribute_base": base.attribute,
+        "attribute_adapter": after.attribute,
+        "win_rate_soon": None if soon is None else win_rate(soon.scores, base.scores),
+    }
     made["total_seconds"] = round(time.monotonic() - begin, 1)
     write_json(journey.out / "report.json", made)
     return made
@@ -185,49 +197,3 @@ def _facts(live: Live, run: Trained, voter: Voter) -> dict[str, Any]:
         "train_cpu_seconds": round(run.cpu_seconds, 1),
         "adapter": str(run.adapter),
     }
-
-
-class _Measure:
-    """Judges adapters on held-out prompts with the same seeds for all, seed by seed."""
-
-    def __init__(self, live: Live, wishes: Sequence[Wish], taste: Taste, report: Report) -> None:
-        self._live, self._taste, self._report = live, taste, report
-        self._wishes = [wish for _ in range(live.base) for wish in wishes]
-        self._seeds = [
-            digest64("demo-live-judged", live.journey.seed, number) % 2**32
-            for number in range(len(self._wishes))
-        ]
-        pixels = self._make(None, len(self._wishes), "judging the base model")
-        liking = [taste.value(read_image(one)) for one in pixels]
-        self.curve = [liking[place :: len(wishes)] for place in range(len(wishes))]
-        self.pixels = pixels[: live.judged * len(wishes)]
-        self.base = self._judged(self.pixels)
-        self.last = self.pixels
-
-    def _make(self, adapter: Path | None, count: int, what: str) -> list[Any]:
-        model = load_model(self._live.journey.model, adapter)
-        prompts = [wish.caption() for wish in self._wishes[:count]]
-        return sample_pixels(model, prompts, self._seeds[:count], self._report, what)
-
-    def _judged(self, pixels: list[Any]) -> Judged:
-        return judge(pixels, self._wishes[: len(pixels)], self._taste)
-
-    def adapter(self, file: Path, name: str) -> Judged:
-        """Judge an adapter's images."""
-        made = self._make(file, len(self.pixels), f"judging {name}")
-        self.last = made if self.last is self.pixels else self.last
-        return self._judged(made)
-
-    def facts(self, after: Judged) -> dict[str, Any]:
-        """The figures of the report."""
-        return {
-            "judged": len(self.pixels),
-            "win_rate": win_rate(after.scores, self.base.scores),
-            "best_of_n": best_of_n(self.curve, after.attribute),
-            "reward_before": self.base.reward,
-            "reward_after": after.reward,
-            "fidelity_base": self.base.fidelity,
-            "fidelity_adapter": after.fidelity,
-            "attribute_base": self.base.attribute,
-            "attribute_adapter": after.attribute,
-        }

@@ -5,10 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from modules.arena.ArenaServer import ArenaServer
 from modules.curation.group_state import SessionSettings
@@ -23,18 +20,16 @@ from modules.util.jsonio import write_json, write_text
 from modules.util.rng import digest64
 from scripts.curate import ProgressLine
 from scripts.demo.answering import CLICKS, Answering
-from scripts.demo.best_of_n import best_of_n
-from scripts.demo.judge import fidelity, read_image
-from scripts.demo.judging import contact_sheet, win_rate
+from scripts.demo.judging import Judge, contact_sheet, win_rate
 from scripts.demo.plan import LOOP, Journey, Report
-from scripts.demo.sampling import CFG_SCALE, SAMPLER, STEPS, load_model, sample_pixels
-from scripts.demo.taste import Person, Taste, get_taste
-from scripts.demo.world import SIZE, Pixels, Wish, combinations
+from scripts.demo.sampling import CFG_SCALE, SAMPLER, STEPS
+from scripts.demo.taste import Person, get_taste
+from scripts.demo.world import SIZE, Wish, combinations
 
 IMAGES_PER_PROMPT = 5
 USUAL_ROUNDS = 3
 USUAL_ANSWERS = 50
-MOST_N = 64
+BASE_PER_PROMPT = 64
 """The largest N of the best of N; adapters of several rounds are beyond the best of 16."""
 VOTES = 40
 
@@ -58,7 +53,7 @@ class Loop:
     journey: Journey
     rounds: int = USUAL_ROUNDS
     answers: int = USUAL_ANSWERS
-    base_per_prompt: int = MOST_N
+    base_per_prompt: int = BASE_PER_PROMPT
     judged: int = 108
     judging_prompts: int = 12
     votes: int = VOTES
@@ -73,63 +68,16 @@ class Loop:
                 raise ConfigError(f"{value} is too few", name, f"{least} or more")
 
 
-@dataclass(frozen=True)
-class Made:
-    """Images of the judging prompts, with the judge's verdict.
-
-    Args:
-        liking: what the taste is about.
-        scores: how much each is liked; lower for images that do not show their prompt.
-        fidelity: share that shows what the prompt says.
-    """
-
-    pixels: list[Pixels]
-    liking: list[float]
-    scores: list[float]
-    fidelity: float
-
-
-class Judge:
-    """Judges adapters on the held-out prompts of a project, with the same prompts and seeds for all."""
-
-    def __init__(self, loop: Loop, project: Project, report: Report) -> None:
-        self._loop, self._report = loop, report
-        self._taste: Taste = get_taste(loop.journey.taste)
-        prompts = project.file.held_out[: loop.judging_prompts]
-        self._each = min(loop.base_per_prompt, -(-loop.judged // len(prompts)))
-        # seed by seed, so that an adapter's images are the first of the base model's
-        self._questions = [
-            (prompt, digest64("demo-loop-judged", loop.journey.seed, number, prompt) % 2**32)
-            for number in range(loop.base_per_prompt)
-            for prompt in prompts
-        ]
-        every = self._make(None, self._questions, "judging the base model")
-        count = len(prompts)
-        self.curve = [every.liking[place::count] for place in range(count)]
-        self.base = self._judged(every.pixels[: self._each * count])
-
-    def adapter(self, file: Path, name: str) -> Made:
-        """Make an adapter's images."""
-        return self._make(file, self._questions[: len(self.base.pixels)], f"judging {name}")
-
-    def best_of_n(self, made: Made) -> float:
-        """Number of images of the base model whose best one equals these; ``MOST_N`` means that or more."""
-        return best_of_n(self.curve, float(np.mean(made.liking)), MOST_N)
-
-    def _make(self, adapter: Path | None, questions: Sequence[tuple[str, int]], what: str) -> Made:
-        model = load_model(self._loop.journey.model, adapter)
-        prompts, seeds = [prompt for prompt, _ in questions], [seed for _, seed in questions]
-        return self._judged(sample_pixels(model, prompts, seeds, self._report, what))
-
-    def _judged(self, pixels: list[Pixels]) -> Made:
-        wishes = [Wish.parse(prompt) for prompt, _ in self._questions[: len(pixels)]]
-        readings = [read_image(image) for image in pixels]
-        return Made(
-            pixels,
-            [self._taste.value(reading) for reading in readings],
-            [self._taste.score(reading, wish) for reading, wish in zip(readings, wishes, strict=True)],
-            fidelity(readings, wishes)["all"],
-        )
+def judge_of(loop: Loop, project: Project, report: Report) -> Judge:
+    """The judge of adapters, on the held-out prompts of a project."""
+    prompts = project.file.held_out[: loop.judging_prompts]
+    asked = [(prompt, number) for number in range(loop.base_per_prompt) for prompt in prompts]
+    seeds = [
+        digest64("demo-loop-judged", loop.journey.seed, number, prompt) % 2**32 for prompt, number in asked
+    ]
+    each = min(loop.base_per_prompt, -(-loop.judged // len(prompts)))
+    wishes = [Wish.parse(prompt) for prompt, _ in asked]
+    return Judge(loop.journey, wishes, seeds, len(prompts), each, report)
 
 
 def run_loop(loop: Loop, report: Report) -> dict[str, Any]:
@@ -139,7 +87,7 @@ def run_loop(loop: Loop, report: Report) -> dict[str, Any]:
     journey, taste = loop.journey, get_taste(loop.journey.taste)
     project = new_project(loop)
     person = Person(taste, journey.seed, journey.error_rate)
-    judge = Judge(loop, project, report)
+    judge = judge_of(loop, project, report)
     rounds: list[dict[str, Any]] = []
     before = judge.base
     for number in range(1, loop.rounds + 1):
@@ -154,7 +102,7 @@ def run_loop(loop: Loop, report: Report) -> dict[str, Any]:
                 "win_rate_base": win_rate(after.scores, judge.base.scores),
                 "win_rate_previous": win_rate(after.scores, before.scores),
                 "best_of_n": judge.best_of_n(after),
-                "liking": float(np.mean(after.liking)),
+                "liking": after.attribute,
                 "fidelity": after.fidelity,
                 "fidelity_loss": judge.base.fidelity - after.fidelity,
                 "arena": _compare(project, person, loop.votes),
@@ -172,7 +120,7 @@ def run_loop(loop: Loop, report: Report) -> dict[str, Any]:
         "method": loop.method.value,
         "attribute": taste.attribute,
         "judged": len(judge.base.pixels),
-        "liking_base": float(np.mean(judge.base.liking)),
+        "liking_base": judge.base.attribute,
         "fidelity_base": judge.base.fidelity,
         "rounds": rounds,
         "total_seconds": round(time.monotonic() - begin, 1),

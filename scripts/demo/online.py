@@ -14,10 +14,10 @@ from modules.reward.remote import TOKEN_VARIABLE
 from modules.util.errors import UserError
 from modules.util.jsonio import write_text
 from scripts.demo.judge_server import MAX_IMAGES, judge_server
-from scripts.demo.judging import contact_sheet, judge, questions, win_rate
+from scripts.demo.judging import contact_sheet, judge_model, questions, win_rate
 from scripts.demo.pairs import finalise, make_images, pick_pairs, prompt_split
 from scripts.demo.plan import JUDGE, ROOT, Journey, Report
-from scripts.demo.sampling import load_model, sample_pixels
+from scripts.demo.sampling import load_model
 from scripts.demo.taste import Person, get_taste
 from scripts.demo.training import Trained, as_settings, train
 from scripts.demo.world import Wish
@@ -57,12 +57,9 @@ def run_online(journey: Journey, report: Report) -> dict[str, Any]:
         learned = _learn_reward(journey, in_training, report)
         run = _train(journey, learned.settings, report)
     wishes, seeds = questions(new, size.judged, journey.seed)
-    prompts = [wish.caption() for wish in wishes]
-    before = sample_pixels(load_model(journey.model), prompts, seeds, report, "judging the base model")
-    tuned = load_model(journey.model, run.adapter)
-    after = sample_pixels(tuned, prompts, seeds, report, "judging the adapter")
-    base, adapter = judge(before, wishes, taste), judge(after, wishes, taste)
-    contact_sheet(out / "before_after.png", before, after, taste)
+    base = judge_model(journey, None, wishes, seeds, report, "the base model")
+    adapter = judge_model(journey, run.adapter, wishes, seeds, report, "the adapter")
+    contact_sheet(out / "before_after.png", base.pixels, adapter.pixels, taste)
     return {
         "mode": journey.mode,
         "seed": journey.seed,

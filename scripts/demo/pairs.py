@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +20,10 @@ from modules.util.errors import DataError
 from modules.util.rng import digest64, python_random
 from scripts.demo.judge import read_image
 from scripts.demo.metadata import STYLES, Made, write_image
-from scripts.demo.sampling import CFG_SCALE, STEPS, sample_pixels
+from scripts.demo.sampling import CFG_SCALE, STEPS, Report, sample_pixels
 from scripts.demo.taste import Person
 from scripts.demo.world import SIZE, Wish, combinations
 
-Report = Callable[[str], None]
 NEW_PROMPTS_SHARE = 0.35
 MOST_QUESTIONS = 60
 AT_ONCE = 8

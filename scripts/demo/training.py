@@ -101,14 +101,14 @@ def train(
     for text in [*as_settings(settings), *changes, *journey.overrides]:
         command += ["--set", text]
     report(f"training ({name})")
-    begin, spent = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    begin, spent = time.monotonic(), seconds_of_children()
     log = out / f"train-{name}.log"
     with log.open("wb") as stream:
         status = subprocess.run(
             command, stdout=stream, stderr=subprocess.STDOUT, cwd=ROOT, check=False,
             env={**os.environ, **(environment or {})},
         ).returncode  # fmt: skip
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_seconds = seconds_of_children() - spent
     if status != 0:
         tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
         raise UserError(
@@ -122,11 +122,17 @@ def train(
         adapter,
         int(events[-1]["progress"]["global_step"]),
         time.monotonic() - begin,
-        after.ru_utime + after.ru_stime - spent.ru_utime - spent.ru_stime,
+        cpu_seconds,
         validations[-1] if validations else None,
         tuple(float(one["rl/reward_mean"]) for one in epochs),
         images_of_training(events),
     )
+
+
+def seconds_of_children() -> float:
+    """Processor seconds of all finished child processes."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
 
 
 def _epochs(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

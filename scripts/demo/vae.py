@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +12,8 @@ from torch.nn import functional
 
 from modules.util.rng import generator
 from scripts.demo.judge import fidelity, read_image
-from scripts.demo.sampling import to_pixels
+from scripts.demo.sampling import Report, to_pixels
 from scripts.demo.world import SIZE, make_example
-
-Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
