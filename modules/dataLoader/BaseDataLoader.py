@@ -171,9 +171,6 @@ class BaseDataLoader(ABC):
         """Optimizer steps of the first epoch. With fractional balancing, later ones may differ by a few."""
         return self.sampler.steps_in_epoch(0)
 
-    def steps_in_epoch(self, epoch: int) -> int:
-        return self.sampler.steps_in_epoch(epoch)
-
     @property
     def total_steps(self) -> int:
         """Optimizer steps of the whole run."""

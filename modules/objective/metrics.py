@@ -39,8 +39,7 @@ _WIDTH = len(_SUMS) + 2 * QUARTILES
 class PairMetrics:
     """Collects micro-batches and averages over all their pairs.
 
-    Nothing is copied off the device before ``sums`` or ``averages`` is called, so that collecting never
-    waits.
+    Nothing is copied off the device before ``sums`` is called, so that collecting never waits.
     """
 
     def __init__(self) -> None:
@@ -82,10 +81,6 @@ class PairMetrics:
         """Sums over the pairs, float64 on the CPU. Those of several processes may be added."""
         found, summed = self.on_device()
         return summed([tensor.cpu() for tensor in found])
-
-    def averages(self) -> dict[str, float]:
-        """The averages of this process's sums."""
-        return averages_of(self.sums())
 
 
 def _sums_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 Prediction = Literal["epsilon", "v_prediction", "flow"]
@@ -364,3 +365,16 @@ class FamilySpec:
             denoiser_channels=9,
             other_prediction="",
         )
+
+
+flow_family = partial(
+    FamilySpec,
+    prediction="flow",
+    default_resolution=1024,
+    size_multiple=16,
+    length_of="text_encoder",
+    even_steps=True,
+    default_steps=50,
+    default_sampler="EULER",
+)
+"""Describes a flow-matching family. What most of them have in common need not be said."""

@@ -19,114 +19,111 @@ _OVERWRITE = ToolField(
     Kind.SWITCH,
 )
 
-RENAME = ToolSpec(
+
+def _folder_tool(
+    key: str,
+    title: str,
+    about: str,
+    script: str,
+    verb: str,
+    *fields: ToolField,
+    overwrites: bool = False,
+    previews: bool = True,
+) -> ToolSpec:
+    """A tool for the images of a folder. What it changes, it previews and can undo."""
+    inputs = (_FOLDER, *fields, _SUBFOLDERS, *([_OVERWRITE] if overwrites else []))
+    return ToolSpec(key, title, about, script, verb, inputs, previews=previews, undoes=previews)
+
+
+RENAME = _folder_tool(
     "rename",
     "Rename images",
     "Give all images of a folder new names. Captions and masks get the same names.",
     "dataset.py",
     "rename",
-    (
-        _FOLDER,
-        ToolField(
-            "--pattern",
-            "Pattern",
-            f"The new name without its extension. Possible fields: {FIELDS}.",
-            needed=True,
-        ),
-        ToolField(
-            "--start", "First number", "The first number. Each folder is counted separately.", Kind.WHOLE, 1
-        ),
-        _SUBFOLDERS,
-        _OVERWRITE,
+    ToolField(
+        "--pattern",
+        "Pattern",
+        f"The new name without its extension. Possible fields: {FIELDS}.",
+        needed=True,
     ),
-    undoes=True,
+    ToolField(
+        "--start", "First number", "The first number. Each folder is counted separately.", Kind.WHOLE, 1
+    ),
+    overwrites=True,
 )
-REWRITE = ToolSpec(
+REWRITE = _folder_tool(
     "rewrite",
     "Resize and convert",
     "Make images smaller, turn or convert them, or remove their metadata. Masks follow their image.",
     "dataset.py",
     "rewrite",
-    (
-        _FOLDER,
-        ToolField(
-            "--edge", "Longer side", "Length of the longer side in pixels. Empty: the size stays.", Kind.WHOLE
-        ),
-        ToolField(
-            "--area",
-            "Area",
-            "Images get the area of a square with this side in pixels. 1024 is usual for SDXL.",
-            Kind.WHOLE,
-        ),
-        ToolField("--enlarge", "Enlarge", "Also enlarge images that are smaller.", Kind.SWITCH),
-        ToolField(
-            "--to", "Format", "The new format. Empty: the format stays.", Kind.CHOICE, choices=tuple(ENDINGS)
-        ),
-        ToolField(
-            "--quality",
-            "Quality",
-            "Quality of JPEG and WebP, 1 to 100. 100 is lossless for WebP.",
-            Kind.WHOLE,
-            95,
-        ),
-        ToolField(
-            "--turn",
-            "Turn upright",
-            "Rotate the pixels by the orientation that the camera stored.",
-            Kind.SWITCH,
-        ),
-        ToolField(
-            "--strip",
-            "Remove metadata",
-            "Remove metadata, including the prompts of generated images. Colour profiles stay.",
-            Kind.SWITCH,
-        ),
-        _SUBFOLDERS,
-        _OVERWRITE,
+    ToolField(
+        "--edge", "Longer side", "Length of the longer side in pixels. Empty: the size stays.", Kind.WHOLE
     ),
-    undoes=True,
+    ToolField(
+        "--area",
+        "Area",
+        "Images get the area of a square with this side in pixels. 1024 is usual for SDXL.",
+        Kind.WHOLE,
+    ),
+    ToolField("--enlarge", "Enlarge", "Also enlarge images that are smaller.", Kind.SWITCH),
+    ToolField(
+        "--to", "Format", "The new format. Empty: the format stays.", Kind.CHOICE, choices=tuple(ENDINGS)
+    ),
+    ToolField(
+        "--quality",
+        "Quality",
+        "Quality of JPEG and WebP, 1 to 100. 100 is lossless for WebP.",
+        Kind.WHOLE,
+        95,
+    ),
+    ToolField(
+        "--turn",
+        "Turn upright",
+        "Rotate the pixels by the orientation that the camera stored.",
+        Kind.SWITCH,
+    ),
+    ToolField(
+        "--strip",
+        "Remove metadata",
+        "Remove metadata, including the prompts of generated images. Colour profiles stay.",
+        Kind.SWITCH,
+    ),
+    overwrites=True,
 )
-DUPLICATES = ToolSpec(
+DUPLICATES = _folder_tool(
     "duplicates",
     "Find duplicates",
     "List images that are identical to an earlier one, or look the same.",
     "dataset.py",
     "duplicates",
-    (
-        _FOLDER,
-        ToolField(
-            "--distance",
-            "Distance",
-            "How different near-duplicates may look. 0: identical. 4 is usual, 10 is tolerant.",
-            Kind.WHOLE,
-            4,
-        ),
-        ToolField(
-            "--remove",
-            "Move duplicates out",
-            "Move duplicates out of the folder, with captions and masks. Undo restores them.",
-            Kind.SWITCH,
-        ),
-        _SUBFOLDERS,
+    ToolField(
+        "--distance",
+        "Distance",
+        "How different near-duplicates may look. 0: identical. 4 is usual, 10 is tolerant.",
+        Kind.WHOLE,
+        4,
     ),
-    undoes=True,
+    ToolField(
+        "--remove",
+        "Move duplicates out",
+        "Move duplicates out of the folder, with captions and masks. Undo restores them.",
+        Kind.SWITCH,
+    ),
 )
-STATISTICS = ToolSpec(
+STATISTICS = _folder_tool(
     "statistics",
     "Statistics",
     "Count sizes, shapes, buckets and tags, and list images without a caption.",
     "dataset.py",
     "stats",
-    (
-        _FOLDER,
-        ToolField(
-            "--resolution",
-            "Resolution",
-            "Resolution of the training, which determines the buckets.",
-            Kind.WHOLE,
-            1024,
-        ),
-        _SUBFOLDERS,
+    ToolField(
+        "--resolution",
+        "Resolution",
+        "Resolution of the training, which determines the buckets.",
+        Kind.WHOLE,
+        1024,
     ),
     previews=False,
 )
@@ -154,112 +151,97 @@ _LENGTH = ToolField(
     120,
 )
 
-DESCRIBE = ToolSpec(
+DESCRIBE = _folder_tool(
     "describe",
     "Describe images",
     "Write captions with a model on this computer: BLIP, Qwen-VL, LLaVA or another of transformers.",
     "caption.py",
     "describe",
-    (
-        _FOLDER,
-        ToolField(
-            "--model", "Model", "A folder, or a name on the Hugging Face hub.", Kind.FOLDER, needed=True
-        ),
-        _PROMPT,
-        _MODE,
-        *_AROUND,
-        _LENGTH,
-        ToolField(
-            "--batch",
-            "Images at once",
-            "Number of images processed at once. More are faster but need more memory.",
-            Kind.WHOLE,
-            1,
-        ),
-        ToolField(
-            "--dtype",
-            "Number format",
-            "Number format of the model. BFLOAT_16 needs half the memory of FLOAT_32.",
-            Kind.CHOICE,
-            DataType.FLOAT_32.value,
-            (DataType.FLOAT_32.value, DataType.FLOAT_16.value, DataType.BFLOAT_16.value),
-        ),
-        ToolField("--device", "Device", "The device that computes: auto, cpu or cuda.", Kind.TEXT, "auto"),
-        _SUBFOLDERS,
+    ToolField(
+        "--model", "Model", "A folder, or a name on the Hugging Face hub.", Kind.FOLDER, needed=True
     ),
-    undoes=True,
+    _PROMPT,
+    _MODE,
+    *_AROUND,
+    _LENGTH,
+    ToolField(
+        "--batch",
+        "Images at once",
+        "Number of images processed at once. More are faster but need more memory.",
+        Kind.WHOLE,
+        1,
+    ),
+    ToolField(
+        "--dtype",
+        "Number format",
+        "Number format of the model. BFLOAT_16 needs half the memory of FLOAT_32.",
+        Kind.CHOICE,
+        DataType.FLOAT_32.value,
+        (DataType.FLOAT_32.value, DataType.FLOAT_16.value, DataType.BFLOAT_16.value),
+    ),
+    ToolField("--device", "Device", "The device that computes: auto, cpu or cuda.", Kind.TEXT, "auto"),
 )
-TAG = ToolSpec(
+TAG = _folder_tool(
     "tag",
     "Tag images",
     "Write lists of tags with a WD tagger on this computer.",
     "caption.py",
     "tag",
-    (
-        _FOLDER,
-        ToolField(
-            "--model",
-            "Tagger",
-            "The folder of the tagger, with model.onnx and selected_tags.csv.",
-            Kind.FOLDER,
-            needed=True,
-        ),
-        ToolField(
-            "--threshold", "Minimum certainty", "Minimum probability of a tag, 0 to 1.", Kind.NUMBER, 0.35
-        ),
-        ToolField(
-            "--character",
-            "Minimum for characters",
-            "Minimum probability of a character's name, 0 to 1.",
-            Kind.NUMBER,
-            0.85,
-        ),
-        ToolField("--drop", "Excluded tags", "Tags that are never written, separated by commas."),
-        ToolField("--underscores", "Keep underscores", "Write long_hair instead of long hair.", Kind.SWITCH),
-        _MODE,
-        *_AROUND,
-        ToolField("--device", "Device", "The device that computes: auto, cpu or cuda.", Kind.TEXT, "auto"),
-        _SUBFOLDERS,
+    ToolField(
+        "--model",
+        "Tagger",
+        "The folder of the tagger, with model.onnx and selected_tags.csv.",
+        Kind.FOLDER,
+        needed=True,
     ),
-    undoes=True,
+    ToolField(
+        "--threshold", "Minimum certainty", "Minimum probability of a tag, 0 to 1.", Kind.NUMBER, 0.35
+    ),
+    ToolField(
+        "--character",
+        "Minimum for characters",
+        "Minimum probability of a character's name, 0 to 1.",
+        Kind.NUMBER,
+        0.85,
+    ),
+    ToolField("--drop", "Excluded tags", "Tags that are never written, separated by commas."),
+    ToolField("--underscores", "Keep underscores", "Write long_hair instead of long hair.", Kind.SWITCH),
+    _MODE,
+    *_AROUND,
+    ToolField("--device", "Device", "The device that computes: auto, cpu or cuda.", Kind.TEXT, "auto"),
 )
-ASK = ToolSpec(
+ASK = _folder_tool(
     "ask",
     "Ask a server for captions",
     "Get captions from a program with the chat interface of OpenAI: LM Studio, llama.cpp or Ollama.",
     "caption.py",
     "ask",
-    (
-        _FOLDER,
-        ToolField(
-            "--url",
-            "Address",
-            "Address of the interface, such as http://127.0.0.1:1234/v1.",
-            Kind.TEXT,
-            needed=True,
-        ),
-        ToolField("--model", "Model", "Name of the model in that program.", Kind.TEXT, needed=True),
-        ToolField(
-            "--prompt",
-            "Question",
-            "The question about each image.",
-            Kind.TEXT,
-            "Describe this image in one sentence.",
-        ),
-        _MODE,
-        *_AROUND,
-        _LENGTH,
-        ToolField("--parallel", "Images at once", "Number of images sent at once.", Kind.WHOLE, 4),
-        ToolField("--seconds", "Maximum wait", "Maximum time for one answer, in seconds.", Kind.WHOLE, 300),
-        ToolField(
-            "--remote",
-            "Other networks",
-            "Allow images to be sent to an address outside this computer and its network.",
-            Kind.SWITCH,
-        ),
-        _SUBFOLDERS,
+    ToolField(
+        "--url",
+        "Address",
+        "Address of the interface, such as http://127.0.0.1:1234/v1.",
+        Kind.TEXT,
+        needed=True,
     ),
-    undoes=True,
+    ToolField("--model", "Model", "Name of the model in that program.", Kind.TEXT, needed=True),
+    ToolField(
+        "--prompt",
+        "Question",
+        "The question about each image.",
+        Kind.TEXT,
+        "Describe this image in one sentence.",
+    ),
+    _MODE,
+    *_AROUND,
+    _LENGTH,
+    ToolField("--parallel", "Images at once", "Number of images sent at once.", Kind.WHOLE, 4),
+    ToolField("--seconds", "Maximum wait", "Maximum time for one answer, in seconds.", Kind.WHOLE, 300),
+    ToolField(
+        "--remote",
+        "Other networks",
+        "Allow images to be sent to an address outside this computer and its network.",
+        Kind.SWITCH,
+    ),
 )
 _SHAPE = (
     ToolField(
@@ -285,135 +267,104 @@ _SHAPE = (
     ),
     ToolField("--blur", "Blur", "Radius of soft edges, in pixels. 0: hard edges.", Kind.NUMBER, 0.0),
 )
-MASK_COLOR = ToolSpec(
+MASK_COLOR = _folder_tool(
     "mask_color",
     "Masks by colour",
     "Make masks that are white where an image has a colour, or everywhere else. Useful for plain backgrounds.",
     "mask.py",
     "color",
-    (
-        _FOLDER,
-        ToolField(
-            "--color",
-            "Colour",
-            "The colour to find: #rrggbb, a name such as white, or transparent.",
-            Kind.TEXT,
-            "white",
-        ),
-        ToolField(
-            "--tolerance", "Tolerance", "How far each colour channel may differ, 0 to 255.", Kind.WHOLE, 30
-        ),
-        *_SHAPE,
-        _SUBFOLDERS,
+    ToolField(
+        "--color",
+        "Colour",
+        "The colour to find: #rrggbb, a name such as white, or transparent.",
+        Kind.TEXT,
+        "white",
     ),
-    undoes=True,
+    ToolField(
+        "--tolerance", "Tolerance", "How far each colour channel may differ, 0 to 255.", Kind.WHOLE, 30
+    ),
+    *_SHAPE,
 )
-MASK_PROMPT = ToolSpec(
+MASK_PROMPT = _folder_tool(
     "mask_prompt",
     "Masks by words",
     "Make masks that are white where a CLIPSeg model finds what you name.",
     "mask.py",
     "prompt",
-    (
-        _FOLDER,
-        ToolField(
-            "--model",
-            "Model",
-            "The folder of a CLIPSeg model, or its name on the hub.",
-            Kind.FOLDER,
-            needed=True,
-        ),
-        ToolField("--prompt", "Look for", "What to find, such as a face.", Kind.TEXT, needed=True),
-        ToolField(
-            "--threshold", "Minimum certainty", "Minimum probability of a pixel, 0 to 1.", Kind.NUMBER, 0.3
-        ),
-        *_SHAPE,
-        ToolField("--device", "Device", "The device that computes: auto, cpu or cuda.", Kind.TEXT, "auto"),
-        _SUBFOLDERS,
+    ToolField(
+        "--model",
+        "Model",
+        "The folder of a CLIPSeg model, or its name on the hub.",
+        Kind.FOLDER,
+        needed=True,
     ),
-    undoes=True,
+    ToolField("--prompt", "Look for", "What to find, such as a face.", Kind.TEXT, needed=True),
+    ToolField(
+        "--threshold", "Minimum certainty", "Minimum probability of a pixel, 0 to 1.", Kind.NUMBER, 0.3
+    ),
+    *_SHAPE,
+    ToolField("--device", "Device", "The device that computes: auto, cpu or cuda.", Kind.TEXT, "auto"),
 )
-MASK_BACKGROUND = ToolSpec(
+MASK_BACKGROUND = _folder_tool(
     "mask_background",
     "Masks without background",
     "Make masks that are white where a segmentation model sees an object, and black where it sees background.",
     "mask.py",
     "background",
-    (
-        _FOLDER,
-        ToolField(
-            "--model",
-            "Model",
-            "The folder of a segmentation model, or its name on the hub. One of its labels must be background.",
-            Kind.FOLDER,
-            needed=True,
-        ),
-        ToolField(
-            "--threshold",
-            "Threshold",
-            "Minimum probability that a pixel is not background, 0 to 1. 0.5 is usual.",
-            Kind.NUMBER,
-            0.5,
-        ),
-        *_SHAPE,
-        ToolField("--device", "Device", "The device that computes: auto, cpu or cuda.", Kind.TEXT, "auto"),
-        _SUBFOLDERS,
+    ToolField(
+        "--model",
+        "Model",
+        "The folder of a segmentation model, or its name on the hub. One of its labels must be background.",
+        Kind.FOLDER,
+        needed=True,
     ),
-    undoes=True,
+    ToolField(
+        "--threshold",
+        "Threshold",
+        "Minimum probability that a pixel is not background, 0 to 1. 0.5 is usual.",
+        Kind.NUMBER,
+        0.5,
+    ),
+    *_SHAPE,
+    ToolField("--device", "Device", "The device that computes: auto, cpu or cuda.", Kind.TEXT, "auto"),
 )
 _ONLY = ToolField("--only", "Only captions with", "Change only captions that contain this text. Empty: all captions.")
-REPLACE_TEXT = ToolSpec(
+REPLACE_TEXT = _folder_tool(
     "replace_text",
     "Replace words",
     "Replace a text, or a tag, in all captions of a folder.",
     "caption.py",
     "replace",
-    (
-        _FOLDER,
-        ToolField("--find", "Find", "The text to find. Upper and lower case must match.", needed=True),
-        ToolField("--by", "Replace with", "The new text. Empty: the text is removed."),
-        ToolField("--tags", "Whole tags", "Replace only whole tags that are equal to the text.", Kind.SWITCH),
-        _ONLY,
-        _SUBFOLDERS,
-    ),
-    undoes=True,
+    ToolField("--find", "Find", "The text to find. Upper and lower case must match.", needed=True),
+    ToolField("--by", "Replace with", "The new text. Empty: the text is removed."),
+    ToolField("--tags", "Whole tags", "Replace only whole tags that are equal to the text.", Kind.SWITCH),
+    _ONLY,
 )
-ADD_TAG = ToolSpec(
+ADD_TAG = _folder_tool(
     "add_tag",
     "Add tags",
     "Add tags, or a word for your subject, to all captions that do not have them.",
     "caption.py",
     "add",
-    (
-        _FOLDER,
-        ToolField("--tag", "Tags", "The tags to add, separated by commas.", needed=True),
-        ToolField("--end", "At the end", "Add them after the other tags instead of in front.", Kind.SWITCH),
-        _ONLY,
-        _SUBFOLDERS,
-    ),
-    undoes=True,
+    ToolField("--tag", "Tags", "The tags to add, separated by commas.", needed=True),
+    ToolField("--end", "At the end", "Add them after the other tags instead of in front.", Kind.SWITCH),
+    _ONLY,
 )
-DELETE_TAG = ToolSpec(
+DELETE_TAG = _folder_tool(
     "delete_tag",
     "Delete a tag",
     "Remove a tag from all captions.",
     "caption.py",
     "delete",
-    (
-        _FOLDER,
-        ToolField("--tag", "Tag", "The tag, exactly as it is written.", needed=True),
-        _ONLY,
-        _SUBFOLDERS,
-    ),
-    undoes=True,
+    ToolField("--tag", "Tag", "The tag, exactly as it is written.", needed=True),
+    _ONLY,
 )
-COUNT_TAGS = ToolSpec(
+COUNT_TAGS = _folder_tool(
     "count_tags",
     "Count tags",
     "Count how many captions have each tag, and list images without a caption.",
     "caption.py",
     "count",
-    (_FOLDER, _SUBFOLDERS),
     previews=False,
 )
 _REPLACE = ToolField(

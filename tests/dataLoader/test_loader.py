@@ -191,7 +191,7 @@ def test_validation_is_each_item_once_in_a_fixed_order(tmp_path: Path) -> None:
     ids = [name for batch in validation.batches() for name in batch.pair_ids]  # type: ignore[union-attr]
     assert ids == [name for batch in validation.batches() for name in batch.pair_ids]  # type: ignore[union-attr]
     assert len(set(ids)) == len(validation)
-    groups = list(itertools.islice(train.accumulation_groups(at()), train.steps_in_epoch(0)))
+    groups = list(itertools.islice(train.accumulation_groups(at()), train.sampler.steps_in_epoch(0)))
     assert {name for name, _ in flat(groups)} and not {name for name, _ in flat(groups)} & set(ids)
     assert {visit for batch in validation.batches() for visit in batch.chosen.visits} == {0}  # type: ignore[union-attr]
 
@@ -284,7 +284,7 @@ def test_balancing_changes_the_epoch(tmp_path: Path) -> None:
     made = config(tmp_path, [concept(tmp_path / "a", balancing=1.5)], batch_size=1, epochs=4)
     own = loader(made)
     groups = list(own.accumulation_groups(at()))
-    assert own.total_steps == len(groups) == 12 and own.steps_in_epoch(1) == 3
+    assert own.total_steps == len(groups) == 12 and own.sampler.steps_in_epoch(1) == 3
     assert sorted(flat(groups)) == sorted((f"a/{n}.png", visit) for n in (1, 2) for visit in range(6))
 
 

@@ -31,7 +31,7 @@ def test_averages_are_weighted_by_pairs() -> None:
     outs = [made(1, 0, True), made(4, 1, True), made(2, 2, True)]
     for out in outs:
         metrics.add(out)
-    averages = metrics.averages()
+    averages = averages_of(metrics.sums())
     for name, column in {
         "raw_loss": "raw_loss_B",
         "chosen_reward": "chosen_reward_B",
@@ -54,14 +54,14 @@ def test_processes_add_up() -> None:
         whole.add(out, timesteps)
         part.add(out, timesteps)
     together = averages_of(first.sums() + second.sums())
-    assert together == pytest.approx(whole.averages(), rel=1e-12)
+    assert together == pytest.approx(averages_of(whole.sums()), rel=1e-12)
 
 
 def test_margin_by_quarter_of_the_timesteps() -> None:
     out = made(5, 3)
     metrics = PairMetrics()
     metrics.add(out, torch.tensor([0, 249, 250, 999, 750]))
-    averages = metrics.averages()
+    averages = averages_of(metrics.sums())
     margin = out.margin_B.double()
     assert averages["margin_by_t/q1"] == pytest.approx(float(margin[:2].mean()))
     assert averages["margin_by_t/q2"] == pytest.approx(float(margin[2]))
@@ -72,7 +72,7 @@ def test_margin_by_quarter_of_the_timesteps() -> None:
 def test_fractional_timesteps_of_flow_models() -> None:
     metrics = PairMetrics()
     metrics.add(made(2, 0), torch.tensor([249.999, 1000.0]))
-    assert {"margin_by_t/q1", "margin_by_t/q4"} <= set(metrics.averages())
+    assert {"margin_by_t/q1", "margin_by_t/q4"} <= set(averages_of(metrics.sums()))
 
 
 @pytest.mark.parametrize("timed", [False, True])
@@ -98,17 +98,17 @@ def test_micro_batches_are_read_from_the_device_at_once_and_added_as_if_one_by_o
 
 def test_empty_and_cleared() -> None:
     metrics = PairMetrics()
-    assert metrics.averages() == {"pairs": 0.0}
+    assert averages_of(metrics.sums()) == {"pairs": 0.0}
     metrics.add(made(2, 0))
     metrics.clear()
-    assert metrics.averages() == {"pairs": 0.0}
-    assert training_tags(metrics.averages()) == {}
+    assert averages_of(metrics.sums()) == {"pairs": 0.0}
+    assert training_tags(averages_of(metrics.sums())) == {}
 
 
 def test_tags() -> None:
     metrics = PairMetrics()
     metrics.add(made(2, 0), torch.tensor([10, 20]))
-    averages = metrics.averages()
+    averages = averages_of(metrics.sums())
     assert set(training_tags(averages)) == {
         "loss/dpo",
         "dpo/raw_loss",

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.objective import execution
-from modules.objective.metrics import PairMetrics
+from modules.objective.metrics import PairMetrics, averages_of
 from modules.objective.preference import ObjectiveOptions, PairScores, get_preference_loss
 from modules.objective.safeguard import rejected_share
 from tests.objective.test_execution import SCHEDULES, gradients, relative_error
@@ -134,7 +134,7 @@ def test_every_schedule_gives_the_safeguarded_gradient(
     assert out.safeguard_B is not None and out.safeguard_B.shape == (count,)
     metrics = PairMetrics()
     metrics.add(out)
-    assert metrics.averages()["safeguard"] == pytest.approx(float(out.safeguard_B.mean()))
+    assert averages_of(metrics.sums())["safeguard"] == pytest.approx(float(out.safeguard_B.mean()))
 
 
 def test_a_scorer_without_errors_is_refused() -> None:

@@ -141,11 +141,12 @@ def run_here(config: Path, *overrides: str, callback: Any = None, from_files: bo
     from modules.trainer.callbacks import Callback
     from modules.trainer.distributed import Processes
     from modules.trainer.GenericTrainer import GenericTrainer
+    from tests.tiny.checked_once import checked_once
     from tests.tiny.loaded_once import loaded_once
 
     loaded = load_config(config, list(overrides))
     run = RunDirectory(loaded.workspace_dir)
-    with run.locked(), nullcontext() if from_files else loaded_once():
+    with run.locked(), checked_once(), nullcontext() if from_files else loaded_once():
         trainer = GenericTrainer(loaded, run, callback or Callback(), Processes(0, 1, 0, torch.device("cpu")))
         trainer.run()
     return trainer

@@ -59,7 +59,7 @@ def test_an_epoch_without_a_step_is_passed_over_and_resumed_in_the_right_place(t
     changes = {"concepts": concepts, "epochs": 10, "batch_size": 1}
     whole = Ordering(tmp_path / "whole" / "run")
     trainer = run_here(write_config(tmp_path / "whole", **changes), callback=whole)
-    epochs = [trainer.parts.loader.steps_in_epoch(e) for e in range(10)]
+    epochs = [trainer.parts.loader.sampler.steps_in_epoch(e) for e in range(10)]
     assert 0 in epochs
     assert max(epochs) >= 1
     assert [epoch for epoch, _ in whole.steps] == [e for e, count in enumerate(epochs) for _ in range(count)]
@@ -91,7 +91,7 @@ def test_an_interval_that_ends_with_an_epoch_without_a_step_is_kept(tmp_path: Pa
     }  # fmt: skip
     whole = Saves(tmp_path / "whole" / "run")
     trainer = run_here(write_config(tmp_path / "whole", **changes), callback=whole)
-    epochs = [trainer.parts.loader.steps_in_epoch(e) for e in range(10)]
+    epochs = [trainer.parts.loader.sampler.steps_in_epoch(e) for e in range(10)]
     ends = [sum(epochs[:end]) for end in range(2, 11, 2)]
     assert any(not epochs[end - 1] and sum(epochs[end - 2 : end]) for end in range(2, 11, 2))
     assert whole.saved_at == [*dict.fromkeys(end for end in ends if end), sum(epochs)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modules.spec.FamilySpec import FamilySpec, PartSpec, block_presets
+from modules.spec.FamilySpec import PartSpec, block_presets, flow_family
 from modules.spec.parts import (
     autoencoder,
     language_encoder,
@@ -14,11 +14,10 @@ from modules.spec.parts import (
 
 TOKENS = 512
 
-ANIMA = FamilySpec(
+ANIMA = flow_family(
     key="ANIMA",
     label="Anima",
     pipeline_class="AnimaModularPipeline",
-    prediction="flow",
     parts=(
         transformer("transformer_cosmos", "CosmosTransformer3DModel", file_prefix="net."),
         language_encoder("qwen3_06b", "qwen3", "Qwen3Model"),
@@ -41,14 +40,8 @@ ANIMA = FamilySpec(
     layer_presets=block_presets(("attn1", "attn2"), ("ff",)),
     model_architecture="Anima",
     key_map="anima",
-    default_resolution=1024,
-    size_multiple=16,
-    even_steps=True,
     prompt_tokens=TOKENS,
-    length_of="text_encoder",
     most_tokens=TOKENS,
-    default_steps=50,
     default_cfg=4.0,
-    default_sampler="EULER",
     order=96,
 )

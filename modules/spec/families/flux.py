@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from modules.spec.FamilySpec import FamilySpec, Relative, block_presets
+from modules.spec.FamilySpec import Relative, block_presets, flow_family
 from modules.spec.parts import (
     STREAM_LAYERS,
     clip_encoder,
@@ -18,11 +18,10 @@ from modules.spec.parts import (
 
 _INPUTS = ("img_in.weight", "x_embedder.weight")
 
-FLUX_DEV_1 = FamilySpec(
+FLUX_DEV_1 = flow_family(
     key="FLUX_DEV_1",
     label="FLUX.1 dev",
     pipeline_class="FluxPipeline",
-    prediction="flow",
     parts=(
         transformer("transformer_flux", "FluxTransformer2DModel"),
         clip_encoder("text_encoder", "lora_te1", "clip_l"),
@@ -36,21 +35,17 @@ FLUX_DEV_1 = FamilySpec(
     onetrainer_presets={"attn-mlp": "attn,ff"},
     model_architecture="Flux.1-dev",
     prompt_weighting=True,
-    default_resolution=1024,
     output_keys=("", "t5"),
     embedding_keys=("clip_l", "t5"),
     prompt_tokens=512,
     length_of="text_encoder_2",
     padding="seen",
-    size_multiple=16,
     key_map="flux",
     blocks=19 + 38,
     embeds_guidance=True,
     shifts_by_size=True,
-    even_steps=True,
     default_steps=28,
     default_cfg=3.5,
-    default_sampler="EULER",
     relatives=(
         Relative("FLUX.1 Fill", _INPUTS, 384, "in_channels"),
         Relative("FLUX.1 Canny or Depth", _INPUTS, 128, "in_channels"),

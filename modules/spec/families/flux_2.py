@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from modules.spec.FamilySpec import FamilySpec, Relative, block_presets
+from modules.spec.FamilySpec import Relative, block_presets, flow_family
 from modules.spec.parts import (
     autoencoder,
     language_encoder,
@@ -31,11 +31,10 @@ DEV_LAYERS = (10, 20, 30)
 _TEXT = ("txt_in.weight", "context_embedder.weight")
 _TEXT_WIDTH = "joint_attention_dim"
 
-FLUX_2 = FamilySpec(
+FLUX_2 = flow_family(
     key="FLUX_2",
     label="FLUX.2 klein",
     pipeline_class="Flux2KleinPipeline",
-    prediction="flow",
     parts=(
         transformer("transformer_flux2", "Flux2Transformer2DModel"),
         language_encoder(
@@ -53,18 +52,12 @@ FLUX_2 = FamilySpec(
     model_architecture="Flux.2",
     key_map="flux-2",
     sources=SOURCES,
-    default_resolution=1024,
-    size_multiple=16,
     shifts_by_size=True,
-    even_steps=True,
     prompt_tokens=TOKENS - TEMPLATE_TOKENS,
     template_tokens=TEMPLATE_TOKENS,
-    length_of="text_encoder",
     most_tokens=1024,
     padding="seen",
-    default_steps=50,
     default_cfg=4.0,
-    default_sampler="EULER",
     relatives=(Relative("FLUX.2 dev", _TEXT, 15360, _TEXT_WIDTH, "FLUX_2_DEV"),),
     output_keys=("qwen",),
     output_layers=len(LAYERS),

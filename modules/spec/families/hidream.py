@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modules.spec.FamilySpec import FamilySpec, PartSpec, block_presets
+from modules.spec.FamilySpec import PartSpec, block_presets, flow_family
 from modules.spec.parts import (
     clip_encoder,
     clip_tokenizer,
@@ -21,11 +21,10 @@ LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 _ATTENTION = ("attn1",)
 _FEED_FORWARD = ("shared_experts", "ff_t")
 
-HI_DREAM_FULL = FamilySpec(
+HI_DREAM_FULL = flow_family(
     key="HI_DREAM_FULL",
     label="HiDream-I1",
     pipeline_class="HiDreamImagePipeline",
-    prediction="flow",
     parts=(
         transformer("transformer_hidream_image", "HiDreamImageTransformer2DModel"),
         clip_encoder("text_encoder", "lora_te1", "clip_l", projected=True),
@@ -61,13 +60,11 @@ HI_DREAM_FULL = FamilySpec(
     # which also train the experts
     onetrainer_presets={"attn-mlp": "attn1,ff_i", "blocks": "stream_block"},
     model_architecture="HiDream-I1",
-    default_resolution=1024,
-    size_multiple=16,
+    even_steps=False,
     prompt_tokens=TOKENS,
     length_of="text_encoder_4",
     most_tokens=MOST_TOKENS,
     padding="seen",
-    default_steps=50,
     default_cfg=5.0,
     default_sampler="UNIPC",
     order=97,

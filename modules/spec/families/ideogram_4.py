@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from modules.spec.FamilySpec import FamilySpec, block_presets
+from modules.spec.FamilySpec import block_presets, flow_family
 from modules.spec.parts import autoencoder, language_encoder, qwen_tokenizer, scheduler, transformer
 
 TEMPLATE_TOKENS = 8
@@ -18,11 +18,10 @@ LAYERS = (*range(0, 36, 3), 35)
 
 _DENOISER = transformer("transformer_ideogram4", "Ideogram4Transformer2DModel")
 
-IDEOGRAM_4 = FamilySpec(
+IDEOGRAM_4 = flow_family(
     key="IDEOGRAM_4",
     label="Ideogram 4",
     pipeline_class="Ideogram4Pipeline",
-    prediction="flow",
     parts=(
         _DENOISER,
         replace(_DENOISER, name="unconditional_transformer", kind="guide", optional=True, kohya_prefix=""),
@@ -35,15 +34,12 @@ IDEOGRAM_4 = FamilySpec(
     model_architecture="Ideogram",
     key_map="ideogram-4",
     blocks=34,
-    default_resolution=1024,
-    size_multiple=16,
     shifts_by_size=True,
+    even_steps=False,
     prompt_tokens=TOKENS - TEMPLATE_TOKENS,
     template_tokens=TEMPLATE_TOKENS,
-    length_of="text_encoder",
     most_tokens=MOST_TOKENS,
     default_steps=48,
     default_cfg=7.0,
-    default_sampler="EULER",
     order=97,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modules.spec.FamilySpec import FamilySpec, block_presets
+from modules.spec.FamilySpec import block_presets, flow_family
 from modules.spec.parts import autoencoder, language_encoder, qwen_tokenizer, scheduler, transformer
 
 TOKENS = 512
@@ -12,11 +12,10 @@ LAYERS = tuple(range(2, 36, 3))
 """Layers of the text encoder whose states are read."""
 MAX_LAYERS = 64
 
-KREA_2 = FamilySpec(
+KREA_2 = flow_family(
     key="KREA_2",
     label="Krea 2",
     pipeline_class="Krea2Pipeline",
-    prediction="flow",
     parts=(
         transformer("transformer_krea2", "Krea2Transformer2DModel"),
         language_encoder(
@@ -35,15 +34,10 @@ KREA_2 = FamilySpec(
     layer_presets=block_presets(("attn",), ("ff",)),
     model_architecture="Krea-2",
     key_map="krea-2",
-    default_resolution=1024,
-    size_multiple=16,
-    even_steps=True,
     shifts_by_size=True,
     prompt_tokens=TOKENS - AFTER_TOKENS,
     template_tokens=AFTER_TOKENS,
-    length_of="text_encoder",
     default_steps=28,
     default_cfg=5.5,
-    default_sampler="EULER",
     order=95,
 )

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from modules.spec.FamilySpec import FamilySpec, block_presets
+from modules.spec.FamilySpec import block_presets, flow_family
 from modules.spec.parts import (
     STREAM_LAYERS,
     kl_autoencoder,
@@ -19,11 +19,10 @@ from modules.spec.parts import (
 
 TOKENS = 512
 
-LONGCAT_IMAGE = FamilySpec(
+LONGCAT_IMAGE = flow_family(
     key="LONGCAT_IMAGE",
     label="LongCat-Image",
     pipeline_class="LongCatImagePipeline",
-    prediction="flow",
     parts=(
         transformer("transformer_longcat_image", "LongCatImageTransformer2DModel"),
         language_encoder(
@@ -39,19 +38,13 @@ LONGCAT_IMAGE = FamilySpec(
     ),
     layer_presets=block_presets(("attn",), STREAM_LAYERS),
     model_architecture="LongCat-Image",
-    default_resolution=1024,
-    size_multiple=16,
     key_map="longcat-image",
     blocks=10 + 20,
     shifts_by_size=True,
-    even_steps=True,
     prompt_tokens=TOKENS,
-    length_of="text_encoder",
     most_tokens=TOKENS,
     padding="seen",
-    default_steps=50,
     default_cfg=4.5,
-    default_sampler="EULER",
     order=95,
 )
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from modules.spec.FamilySpec import FamilySpec, PartSpec, block_presets
+from modules.spec.FamilySpec import PartSpec, block_presets, flow_family
 from modules.spec.parts import kl_autoencoder, language_encoder, scheduler, transformer
 
 TOKENS = 256
 INSTRUCTION_TOKENS = 30
 """Tokens that the instruction before a prompt takes, one for each of its words and marks."""
 
-LUMINA_2 = FamilySpec(
+LUMINA_2 = flow_family(
     key="LUMINA_2",
     label="Lumina 2",
     pipeline_class="Lumina2Pipeline",
-    prediction="flow",
     parts=(
         transformer("transformer_lumina2", "Lumina2Transformer2DModel"),
         language_encoder("gemma2_2b", "gemma2", "Gemma2Model", "Gemma2ForCausalLM"),
@@ -29,15 +28,10 @@ LUMINA_2 = FamilySpec(
     layer_presets=block_presets(("attn",), ("feed_forward",), ("layers.", "refiner.")),
     model_architecture="lumina-2",
     key_map="lumina-2",
-    default_resolution=1024,
-    size_multiple=16,
-    even_steps=True,
     prompt_tokens=TOKENS - INSTRUCTION_TOKENS,
     template_tokens=INSTRUCTION_TOKENS,
-    length_of="text_encoder",
     most_tokens=TOKENS,
     default_steps=30,
     default_cfg=4.0,
-    default_sampler="EULER",
     order=55,
 )

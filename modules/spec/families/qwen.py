@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from modules.spec.FamilySpec import FamilySpec, block_presets
+from modules.spec.FamilySpec import block_presets, flow_family
 from modules.spec.parts import (
     autoencoder,
     language_encoder,
@@ -20,11 +20,10 @@ TOKENS = 512
 AFTER_TOKENS = 5
 """Tokens the template puts after a prompt."""
 
-QWEN = FamilySpec(
+QWEN = flow_family(
     key="QWEN",
     label="Qwen-Image",
     pipeline_class="QwenImagePipeline",
-    prediction="flow",
     parts=(
         transformer("transformer_qwenimage", "QwenImageTransformer2DModel"),
         language_encoder(
@@ -39,17 +38,11 @@ QWEN = FamilySpec(
     ),
     layer_presets=block_presets(("attn",), ("img_mlp", "txt_mlp")),
     model_architecture="Qwen-Image",
-    default_resolution=1024,
-    size_multiple=16,
     shifts_by_size=True,
-    even_steps=True,
     prompt_tokens=TOKENS - AFTER_TOKENS,
     template_tokens=AFTER_TOKENS,
-    length_of="text_encoder",
     most_tokens=1024,
-    default_steps=50,
     default_cfg=4.0,
-    default_sampler="EULER",
     output_keys=("qwen",),
     order=90,
 )

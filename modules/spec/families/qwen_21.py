@@ -4,18 +4,17 @@ causally, an autoencoder of its own.
 
 from __future__ import annotations
 
-from modules.spec.FamilySpec import FamilySpec, block_presets
+from modules.spec.FamilySpec import block_presets, flow_family
 from modules.spec.parts import autoencoder, language_encoder, qwen_tokenizer, scheduler, transformer
 
 TOKENS = 512
 TEMPLATE_TOKENS = 8
 """Tokens the template puts around a prompt, without the system message, whose states are dropped."""
 
-QWEN_21 = FamilySpec(
+QWEN_21 = flow_family(
     key="QWEN_21",
     label="Qwen-Image 2.1",
     pipeline_class="QwenImage21Pipeline",
-    prediction="flow",
     parts=(
         transformer("transformer_qwenimage21", "QwenImage21Transformer2DModel"),
         language_encoder(
@@ -32,17 +31,13 @@ QWEN_21 = FamilySpec(
     model_architecture="Qwen-Image-2.1",
     key_map="qwen-2.1",
     blocks=32,
-    default_resolution=1024,
     size_multiple=32,
     shifts_by_size=True,
-    even_steps=True,
     prompt_tokens=TOKENS,
     template_tokens=TEMPLATE_TOKENS,
-    length_of="text_encoder",
     most_tokens=1024,
     default_steps=40,
     default_cfg=1.0,
-    default_sampler="EULER",
     sources=3,
     sees_sources=True,
     keeps_shown=False,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from modules.spec.FamilySpec import FamilySpec, PartSpec, block_presets
+from modules.spec.FamilySpec import PartSpec, block_presets, flow_family
 from modules.spec.parts import autoencoder, language_encoder, scheduler, transformer
 
-SANA = FamilySpec(
+SANA = flow_family(
     key="SANA",
     label="Sana",
     pipeline_class="SanaPipeline",
-    prediction="flow",
     parts=(
         transformer("sana_transformer", "SanaTransformer2DModel"),
         language_encoder("gemma2_2b", "gemma2", "Gemma2Model", "Gemma2ForCausalLM"),
@@ -24,13 +23,12 @@ SANA = FamilySpec(
     ),
     layer_presets=block_presets(("attn1", "attn2"), ("ff",)),
     model_architecture="sana",
-    default_resolution=1024,
     size_multiple=32,
     key_map="sana",
     output_keys=("gemma",),
     embedding_keys=("gemma",),
+    even_steps=False,
     prompt_tokens=300,
-    length_of="text_encoder",
     padding="masked",
     default_steps=20,
     default_cfg=4.5,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from modules.spec.FamilySpec import FamilySpec, block_presets
+from modules.spec.FamilySpec import block_presets, flow_family
 from modules.spec.parts import (
     clip_encoder,
     clip_tokenizer,
@@ -15,13 +15,12 @@ from modules.spec.parts import (
     transformer,
 )
 
-STABLE_DIFFUSION_3 = FamilySpec(
+STABLE_DIFFUSION_3 = flow_family(
     key="STABLE_DIFFUSION_3",
     blocks=24,
     skips_layers_of=("text_encoder", "text_encoder_2"),
     label="Stable Diffusion 3",
     pipeline_class="StableDiffusion3Pipeline",
-    prediction="flow",
     parts=(
         transformer("transformer_sd3", "SD3Transformer2DModel"),
         clip_encoder("text_encoder", "lora_te1", "clip_l", projected=True),
@@ -36,17 +35,15 @@ STABLE_DIFFUSION_3 = FamilySpec(
     layer_presets=block_presets(("attn",), ("ff",)),
     model_architecture="stable-diffusion-3-medium",
     prompt_weighting=True,
-    default_resolution=1024,
     embedding_keys=("clip_l", "clip_g", "t5"),
     output_keys=("clip_l", "clip_g", "t5"),
+    even_steps=False,
     prompt_tokens=256,
     length_of="text_encoder_3",
     padding="seen",
-    size_multiple=16,
     key_map="stable-diffusion-3",
     default_steps=28,
     default_cfg=7.0,
-    default_sampler="EULER",
     order=30,
 )
 

@@ -20,6 +20,7 @@ from modules.util.config.faults import (
     translate,
     unwrap,
 )
+from modules.util.config.setting import title_of_name
 from modules.util.errors import ConfigError
 from modules.util.jsonio import write_json
 
@@ -42,7 +43,12 @@ class BaseConfig(BaseModel):
     """
 
     model_config = ConfigDict(
-        strict=True, extra="forbid", validate_assignment=True, protected_namespaces=(), defer_build=True
+        strict=True,
+        extra="forbid",
+        validate_assignment=True,
+        protected_namespaces=(),
+        defer_build=True,
+        field_title_generator=title_of_name,
     )
 
     VERSION: ClassVar[int] = 0

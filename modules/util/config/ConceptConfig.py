@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,6 +29,9 @@ _TAG_FILES = (".txt", ".csv")
 def names_tag_file(text: str) -> bool:
     """Return whether a setting of special tags names a file with the tags instead of listing them."""
     return text.lower().endswith(_TAG_FILES)
+
+_dropout = partial(setting, visible=".tag_dropout_enable")
+_capitals = partial(setting, visible=".caps_randomize_enable")
 
 
 class ConceptImageConfig(BaseConfig):
@@ -147,7 +151,6 @@ class ConceptTextConfig(BaseConfig):
 
     prompt_source: PromptSource = setting(
         PromptSource.SAMPLE,
-        title="Prompt source",
         tip=(
             "sample: a text file next to each image. concept: one text file for all images. filename: the image's "
             "name. metadata: one JSON file with a caption for each image, as kohya's scripts write it."
@@ -156,7 +159,6 @@ class ConceptTextConfig(BaseConfig):
     caption_extension: str = setting(
         ".txt",
         visible=".prompt_source=sample",
-        title="Caption extension",
         tip="Extension of the text files next to the images, such as .txt or .caption.",
     )
     missing_caption: str = setting(
@@ -183,7 +185,6 @@ class ConceptTextConfig(BaseConfig):
     )
     trigger_word: str = setting(
         "",
-        title="Trigger word",
         tip=(
             "Replaces [trigger] in prompts, and is added before prompts that have neither [trigger] nor a word that is "
             "or begins with it."
@@ -195,7 +196,7 @@ class ConceptTextConfig(BaseConfig):
         False, title="Shuffle tags", tip="Shuffle the tags of a prompt in each variation."
     )
     tag_delimiter: str = setting(
-        ",", min_length=1, title="Tag delimiter", tip="The text that separates the tags of a prompt."
+        ",", min_length=1, tip="The text that separates the tags of a prompt."
     )
     keep_tags_count: int = setting(
         1,
@@ -204,25 +205,22 @@ class ConceptTextConfig(BaseConfig):
         tip="Number of tags at the start that are not moved, dropped or given random capitals.",
     )
     tag_dropout_enable: bool = setting(False, title="Drop tags", tip="Drop tags at random.")
-    tag_dropout_mode: TagDropoutMode = setting(
+    tag_dropout_mode: TagDropoutMode = _dropout(
         TagDropoutMode.FULL,
-        visible=".tag_dropout_enable",
         title="Dropout mode",
         tip=(
             "FULL drops all tags or none. RANDOM drops each tag independently. RANDOM_WEIGHTED "
             "drops later tags more often."
         ),
     )
-    tag_dropout_probability: Float = setting(
+    tag_dropout_probability: Float = _dropout(
         0.0,
         within=(0, 1),
-        visible=".tag_dropout_enable",
         title="Dropout probability",
         tip="Probability that a tag (FULL: all tags) is dropped.",
     )
-    tag_dropout_special_tags_mode: TagDropoutSpecialTagsMode = setting(
+    tag_dropout_special_tags_mode: TagDropoutSpecialTagsMode = _dropout(
         TagDropoutSpecialTagsMode.NONE,
-        visible=".tag_dropout_enable",
         title="Special tags",
         tip="WHITELIST: special tags are never dropped. BLACKLIST: only special tags are dropped.",
     )
@@ -242,22 +240,19 @@ class ConceptTextConfig(BaseConfig):
     caps_randomize_enable: bool = setting(
         False, title="Random capitals", tip="Change the capitalisation of tags at random."
     )
-    caps_randomize_mode: str = setting(
+    caps_randomize_mode: str = _capitals(
         "capslock, title, first, random",
-        visible=".caps_randomize_enable",
         title="Capitals",
         tip="Styles to choose from, separated by commas: capslock, title, first, random.",
     )
-    caps_randomize_probability: Float = setting(
+    caps_randomize_probability: Float = _capitals(
         0.0,
         within=(0, 1),
-        visible=".caps_randomize_enable",
         title="Capitals probability",
         tip="Probability that the capitals of a tag are changed.",
     )
-    caps_randomize_lowercase: bool = setting(
+    caps_randomize_lowercase: bool = _capitals(
         False,
-        visible=".caps_randomize_enable",
         title="Lower case first",
         tip="Change everything to lower case before changing capitals.",
     )
@@ -284,8 +279,8 @@ class ConceptConfig(BaseConfig):
     VERSION: ClassVar[int] = 1
     WHAT: ClassVar[str] = "concept"
 
-    name: str = setting("", title="Name", tip="Name in lists and messages. Empty: the folder's name.")
-    path: PathText = setting("", widget="folder", title="Path", tip="The folder with the images.")
+    name: str = setting("", tip="Name in lists and messages. Empty: the folder's name.")
+    path: PathText = setting("", widget="folder", tip="The folder with the images.")
     source_path: PathText = setting(
         "",
         widget="folder",
@@ -305,38 +300,33 @@ class ConceptConfig(BaseConfig):
     )
     type: ConceptType = setting(
         ConceptType.STANDARD,
-        title="Type",
         tip=(
             "What the images are for. The DPO types are the two sides of preference pairs; chosen and "
             "rejected concepts belong together in the order of the list."
         ),
     )
-    enabled: bool = setting(True, title="Enabled", tip="Use this concept.")
+    enabled: bool = setting(True, tip="Use this concept.")
     include_subdirectories: bool = setting(
         False, title="Include subfolders", tip="Also use the images in subfolders."
     )
     seed: int = setting(
         0,
         within=(-(2**53) + 1, 2**53 - 1),
-        title="Seed",
         tip="Seed of the variations and of the choice of images. Another seed gives other variations.",
     )
     image_variations: int = setting(
         1,
         within=(1, 10000),
-        title="Image variations",
         tip="Number of differently augmented versions of each image. They are used in turn.",
     )
     text_variations: int = setting(
         1,
         within=(1, 10000),
-        title="Text variations",
         tip="Number of differently augmented versions of each prompt. They are used in turn.",
     )
     balancing: Float = setting(
         1.0,
         within=(0, 1_000_000),
-        title="Balancing",
         tip=(
             "Number of repeats of the concept in each epoch (2.5 uses every image twice and half of the images "
             "once more), or number of images in an epoch."
@@ -350,7 +340,6 @@ class ConceptConfig(BaseConfig):
     loss_weight: Float = setting(
         1.0,
         within=(0, 1_000_000),
-        title="Loss weight",
         tip=(
             "Factor on the supervised loss of this concept's images. 1: unchanged. Preference scores are never "
             "weighted."
@@ -360,7 +349,7 @@ class ConceptConfig(BaseConfig):
         factory=ConceptImageConfig, title="Image augmentation", tip="How the images are augmented."
     )
     text: ConceptTextConfig = setting(
-        factory=ConceptTextConfig, title="Text", tip="Source of the prompts, and how they are varied."
+        factory=ConceptTextConfig, tip="Source of the prompts, and how they are varied."
     )
 
     @classmethod

@@ -104,10 +104,10 @@ class SampleConfig(BaseConfig):
     VERSION: ClassVar[int] = 1
     WHAT: ClassVar[str] = "sample"
 
-    enabled: bool = setting(True, title="Enabled", tip="Make this sample.")
-    prompt: str = setting("", widget="multiline", title="Prompt", tip="What the image should show.")
+    enabled: bool = setting(True, tip="Make this sample.")
+    prompt: str = setting("", widget="multiline", tip="What the image should show.")
     negative_prompt: str = setting(
-        "", widget="multiline", title="Negative prompt", tip="What the image should not show."
+        "", widget="multiline", tip="What the image should not show."
     )
     source_path: PathText = setting(
         "",
@@ -135,21 +135,18 @@ class SampleConfig(BaseConfig):
         None,
         within=(64, 8192),
         multiple_of=8,
-        title="Width",
         tip="In pixels, a multiple of 8. Empty: the usual size of the model family.",
     )
     height: int | None = setting(
         None,
         within=(64, 8192),
         multiple_of=8,
-        title="Height",
         tip="In pixels, a multiple of 8. Empty: the usual size of the model family.",
     )
     seed: int = setting(
         42,
         within=(0, MAX_SEED),
         visible="!.random_seed",
-        title="Seed",
         tip="The same seed gives the same noise, so samples of one run can be compared.",
     )
     random_seed: bool = setting(

@@ -74,10 +74,17 @@ VariantText = Annotated[str, AfterValidator(_variant)]
 """The variant in the names of files of weights, such as ``fp16``; empty for none."""
 
 
+def title_of_name(name: str, _: object) -> str:
+    """Return the title of a setting that declares none: its name in words, as ``Shared noise`` for
+    ``rlhf_dpo_shared_noise``.
+    """
+    return name.removeprefix("rlhf_").removeprefix("dpo_").replace("_", " ").capitalize()
+
+
 def setting(
     default: Any = PydanticUndefined,
     *,
-    title: str,
+    title: str | None = None,
     tip: str,
     group: str = "",
     within: tuple[float, float] | None = None,
@@ -99,7 +106,7 @@ def setting(
 
     Args:
         default: its value if a file does not set it.
-        title: label of its row, a few words.
+        title: label of its row, a few words. Without one, ``title_of_name`` makes it from the field's name.
         tip: what it does and when to change it, one or two sentences.
         group: box of the section in which it is shown.
         within, ge, gt, le, lt, multiple_of, min_length: limits of its values. ``within`` has both ends.

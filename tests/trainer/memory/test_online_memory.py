@@ -273,24 +273,18 @@ def test_rewards_are_counted_on_the_model_s_card_whatever_it_is_called(
     assert bool(rewards_next_to_the_model(config)) == together
 
 
-@pytest.fixture(scope="module")
-def usual_phases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Mapping[str, int]]:
-    """What a run has on the device that makes four images at once and keeps the old policy there."""
-    changes = {"rlhf_rollout_batch_size": 4, "rlhf_ema_ref_device": "GPU"}
-    return items(planned(tmp_path_factory.mktemp("usual"), "NFT", **changes))
-
-
-def test_more_images_at_once_take_more(tmp_path: Path, usual_phases: dict[str, Mapping[str, int]]) -> None:
-    few, many = items(planned(tmp_path, "NFT", rlhf_rollout_batch_size=1)), usual_phases
+def test_more_images_at_once_take_more(tmp_path: Path) -> None:
+    few, many = (items(planned(tmp_path / str(count), rlhf_rollout_batch_size=count)) for count in (1, 4))
     for phase in ("making images", "decoding images"):
         assert many[phase]["working memory"] > 3 * few[phase]["working memory"]
     assert few["training step"] == many["training step"]
 
 
-def test_an_old_policy_of_main_memory_visits_the_device(
-    tmp_path: Path, usual_phases: dict[str, Mapping[str, int]]
-) -> None:
-    here, there = usual_phases, items(planned(tmp_path, "NFT", rlhf_ema_ref_device="CPU"))
+@pytest.mark.usefixtures("without_a_step")
+def test_an_old_policy_of_main_memory_visits_the_device(tmp_path: Path) -> None:
+    here, there = (
+        items(planned(tmp_path / device, "NFT", rlhf_ema_ref_device=device)) for device in ("GPU", "CPU")
+    )
     assert here["making images"]["old policy"] == there["making images"]["old policy"] > 0
     assert "old policy" in here["training step"] and "old policy" not in there["training step"]
 

@@ -35,7 +35,6 @@ class EmbeddingConfig(BaseConfig):
 
     placeholder: str = kept_setting(
         "<embedding>",
-        title="Placeholder",
         tip=(
             "The word that stands for the embedding in captions and prompts. Capitals make no difference. Choose one "
             "that is not in the vocabulary, such as <my-cat>."
@@ -52,7 +51,6 @@ class EmbeddingConfig(BaseConfig):
     )
     train: bool = kept_setting(
         True,
-        title="Train",
         tip="Train the embedding. Off: captions and prompts can use it, but it does not change.",
     )
     is_output_embedding: bool = kept_setting(
@@ -89,7 +87,6 @@ class EmbeddingConfig(BaseConfig):
         0,
         within=(0, 1_000_000_000),
         visible=".train,!.stop_training_after_unit=NEVER",
-        title="Stop training after",
         tip="How long the embedding is trained, in the unit next to this field. After that, it no longer changes.",
     )
     stop_training_after_unit: StopUnit = kept_setting(

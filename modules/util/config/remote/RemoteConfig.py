@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import ClassVar
 
 from pydantic import field_validator
@@ -14,56 +15,52 @@ _HOST = re.compile(r"[A-Za-z0-9:_%][A-Za-z0-9.:_%-]{0,252}")
 _USER = re.compile(r"[^\s@:/\\\x00-\x1f\x7f\ud800-\udfff-][^\s@:/\\\x00-\x1f\x7f\ud800-\udfff]{0,63}")
 _JUMP = re.compile(rf"(({_USER.pattern})@)?(\[[A-Za-z0-9:.%]+\]|[A-Za-z0-9_][A-Za-z0-9._-]*)(:\d{{1,5}})?")
 
+_free_setting = partial(setting, free=True)
+
 
 class RemoteConfig(BaseConfig):
     """The SSH address of the other computer, and the program's folder there. It holds no secret."""
 
     WHAT: ClassVar[str] = "remote settings"
 
-    host: str = setting(
+    host: str = _free_setting(
         "",
-        free=True,
-        title="Host",
         tip=(
             "Name or address of a computer to train on with \u201cStart there\u201d or scripts/train_remote.py. The "
             "Start button below always trains on this computer."
         ),
     )
-    port: int = setting(22, within=(1, 65535), free=True, title="Port", tip="Port of the SSH server on that computer.")
-    user: str = setting(
-        "", free=True, title="User", tip="Your name on that computer. Empty: the same name as here."
+    port: int = _free_setting(22, within=(1, 65535), tip="Port of the SSH server on that computer.")
+    user: str = _free_setting(
+        "", tip="Your name on that computer. Empty: the same name as here."
     )
-    key_file: PathText = setting(
+    key_file: PathText = _free_setting(
         "",
         widget="file",
-        free=True,
         title="Private key",
         tip=(
             "File of the private key for that computer. Empty: the usual keys in ~/.ssh and those in the SSH agent."
         ),
     )
-    directory: PathText = setting(
+    directory: PathText = _free_setting(
         "tastemaker",
         min_length=1,
-        free=True,
         title="Folder there",
         tip=(
             "Folder on that computer for program, data and runs. A relative path is in the home folder. The program "
             "needs about 10 GB there; models and images need more."
         ),
     )
-    python: PathText = setting(
+    python: PathText = _free_setting(
         "",
-        free=True,
         title="Python there",
         tip=(
             "Python of an environment on that computer that has the program's packages. Empty: an environment is set "
             "up when it is first needed."
         ),
     )
-    proxy_jump: str = setting(
+    proxy_jump: str = _free_setting(
         "",
-        free=True,
         title="Jump host",
         tip="A computer to connect through, as user@host:port. Empty: connect directly.",
     )

@@ -52,7 +52,6 @@ class BackupSection(BaseConfig):
         0,
         within=(0, 1_000_000_000),
         visible="!save_every_unit=NEVER|ALWAYS",
-        title="Save every",
         tip="Interval between saves of the model during training, in the unit next to it.",
     )
     save_every_unit: TimeUnit = _saves(

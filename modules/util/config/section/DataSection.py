@@ -10,7 +10,7 @@ from modules.util.config.setting import Float, PathText, setting
 from modules.util.enum.choices import MaskSource
 
 _concepts = partial(setting, group="Concepts", free=True)
-_images = partial(setting, group="Images", free=False)
+_images = partial(setting, group="Images", cost="value", free=False)
 _cache = partial(setting, group="Cache", free=True)
 _masks = partial(setting, group="Masks", free=False)
 
@@ -29,13 +29,10 @@ class DataSection(BaseConfig):
     concepts: list[ConceptConfig] | None = _concepts(
         None,
         hidden=True,
-        title="Concepts",
         tip="The concepts themselves; null reads them from the concept file.",
     )
     resolution: str = _images(
         "512",
-        cost="value",
-        title="Resolution",
         tip=(
             "Images are scaled to about the area of a square with this side, in pixels. With a list such as "
             '"512, 768", every image is trained at each of these sizes.'
@@ -44,7 +41,6 @@ class DataSection(BaseConfig):
     source_resolution: int | None = _images(
         None,
         within=(64, 1024),
-        cost="value",
         title="Source size",
         tip=(
             "For models that edit images: source images are scaled to about the area of a square with this side, in "
@@ -55,8 +51,6 @@ class DataSection(BaseConfig):
     )
     aspect_ratio_bucketing: bool = _images(
         True,
-        cost="value",
-        title="Aspect ratio bucketing",
         tip=(
             "Keep the shape of the images instead of cropping everything to a square. A batch then has images of "
             "equal shape."
@@ -65,7 +59,6 @@ class DataSection(BaseConfig):
     latent_caching: bool = _cache(
         True,
         cost="value",
-        title="Latent caching",
         tip=(
             "Encode every image and prompt once and keep the result on disk. Off: every batch is encoded "
             "again, and text encoders and VAE stay on the device."
@@ -93,7 +86,6 @@ class DataSection(BaseConfig):
     masked_training: bool = _masks(
         False,
         visible="!rlhf_enabled",
-        title="Masked training",
         tip=(
             "Learn each image only where its mask is white, for example the person and not the "
             "room. Pairs have their own mask settings."
@@ -101,7 +93,6 @@ class DataSection(BaseConfig):
     )
     mask_source: MaskSource = _masks(
         MaskSource.FILE,
-        title="Mask source",
         tip=(
             "FILE: photo-masklabel.png next to photo.jpg. ALPHA: the alpha channel of the image. FOLDER: the file "
             "of the same name in the concept's mask folder. An image without a mask is learned in full."
@@ -111,7 +102,6 @@ class DataSection(BaseConfig):
         0.1,
         within=(0, 1),
         visible="masked_training",
-        title="Unmasked weight",
         tip=(
             "Weight of the black area of a mask. A small weight keeps the model from changing the rest of "
             "the image. 0: the black area does not count."
@@ -152,7 +142,6 @@ class DataSection(BaseConfig):
     custom_conditioning_image: bool = _masks(
         False,
         visible="!rlhf_enabled",
-        title="Custom conditioning image",
         tip=(
             "For inpainting models: the model sees photo-condlabel.png, next to photo.jpg, instead of the masked "
             "image. An image without such a file is masked as usual."

@@ -11,8 +11,8 @@ _LORA = "training_method=LORA"
 _MAX_RANK = 4096
 _LIMIT = 65536
 
-_adapter = partial(setting, group="Adapter", free=False)
-_layers = partial(setting, group="Layers", free=False)
+_adapter = partial(setting, group="Adapter", visible=_LORA, free=False)
+_layers = partial(setting, group="Layers", cost="value", free=False)
 
 
 class LoraSection(BaseConfig):
@@ -22,14 +22,12 @@ class LoraSection(BaseConfig):
 
     peft_type: PeftType = _adapter(
         PeftType.LORA,
-        visible=_LORA,
         cost="value",
         title="Adapter type",
         tip="LORA files work in every program. The other kinds are variants that not every program reads.",
     )
     lora_model_name: PathText = _adapter(
         "",
-        visible=_LORA,
         widget="file",
         free=True,
         title="Start from adapter",
@@ -41,7 +39,6 @@ class LoraSection(BaseConfig):
     lora_rank: int = _adapter(
         16,
         within=(1, _MAX_RANK),
-        visible=_LORA,
         cost="value",
         title="Rank",
         tip="Size of the adapter. A higher rank can learn more and makes a larger file. For OFT_2: the block size.",
@@ -50,7 +47,6 @@ class LoraSection(BaseConfig):
         16.0,
         gt=0,
         le=_LIMIT,
-        visible=_LORA,
         title="Alpha",
         tip="The adapter's output is multiplied by alpha / rank.",
     )
@@ -95,7 +91,6 @@ class LoraSection(BaseConfig):
     )
     lora_weight_dtype: DataType = _adapter(
         DataType.FLOAT_32,
-        visible=_LORA,
         cost="value",
         title="Adapter weights",
         tip="Number format of the adapter's weights. Keep FLOAT_32: in 16 bits small steps are lost.",
@@ -104,7 +99,6 @@ class LoraSection(BaseConfig):
         0.0,
         ge=0,
         lt=1,
-        visible=_LORA,
         title="Dropout",
         tip=(
             "Share of the adapter's input that is dropped in supervised training. Never applied to "
@@ -115,7 +109,6 @@ class LoraSection(BaseConfig):
         "attn-mlp",
         min_length=1,
         widget="layers",
-        cost="value",
         title="Layers",
         tip=(
             "The layers of the denoiser that are trained. Choose a preset of the model family, \u201cfull\u201d (all "
@@ -125,14 +118,11 @@ class LoraSection(BaseConfig):
     layer_filter: str = _layers(
         "",
         visible="layer_filter_preset=custom",
-        cost="value",
-        title="Layer filter",
         tip="Parts of layer names, separated by commas; a layer whose name contains any of them is trained.",
     )
     layer_filter_regex: bool = _layers(
         False,
         visible="layer_filter_preset=custom",
-        cost="value",
         title="Regex layer filter",
         tip="Read the parts of the filter as regular expressions.",
     )

@@ -1,3 +1,5 @@
+from functools import partial
+
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.setting import Float, PathText, kept_setting, setting
 from modules.util.enum.choices import DataType, PaddingMask, StopUnit, WeightDtype
@@ -5,6 +7,9 @@ from modules.util.enum.ModelType import families_where
 
 BLOCKS, CUSTOM = "blocks", "custom"
 """Layer presets: all layers in blocks, and those that a filter names."""
+
+_timed_setting = partial(kept_setting, cost="value")
+"""Declares a kept field that decides how long a step takes."""
 
 
 class SourcedPartConfig(BaseConfig):
@@ -26,9 +31,8 @@ class SourcedPartConfig(BaseConfig):
 class FrozenPartConfig(SourcedPartConfig):
     """A part of the model that is never trained (the VAE)."""
 
-    weight_dtype: DataType = kept_setting(
+    weight_dtype: DataType = _timed_setting(
         DataType.FLOAT_32,
-        cost="value",
         title="Weights",
         tip="Number format of this part's weights. 16 bits halve its memory.",
     )
@@ -52,7 +56,6 @@ class TrainingAdapterConfig(BaseConfig):
         1.0,
         within=(0, 10),
         visible=".model_name",
-        title="Strength",
         tip="Multiplies the training adapter. Leave it at 1 unless its author says otherwise.",
     )
 
@@ -60,43 +63,36 @@ class TrainingAdapterConfig(BaseConfig):
 class ModelPartConfig(SourcedPartConfig):
     """A part of the model that can be trained."""
 
-    weight_dtype: WeightDtype = kept_setting(
+    weight_dtype: WeightDtype = _timed_setting(
         WeightDtype.FLOAT_32,
-        cost="value",
         title="Weights",
         tip=(
             "Number format of this part's own weights. 16 bits halve their memory. 8 and 4 bits are for "
             "parts that are not fine-tuned (adapters on them can be trained), and are only fast on a GPU."
         ),
     )
-    train: bool = kept_setting(
+    train: bool = _timed_setting(
         True,
-        cost="value",
-        title="Train",
         tip="Train this part: its adapter, or its weights when fine-tuning.",
     )
     learning_rate: Float | None = kept_setting(
         None,
         within=(0, 100),
         visible=".train",
-        title="Learning rate",
         tip="Learning rate of this part only. Empty: the run's learning rate.",
     )
-    stop_training_after: int = kept_setting(
+    stop_training_after: int = _timed_setting(
         0,
         within=(0, 1_000_000_000),
         visible=".train,!.stop_training_after_unit=NEVER",
-        cost="value",
-        title="Stop training after",
         tip=(
             "How long this part is trained, in the unit next to this field. After that, its weights stay the same. "
             "Text encoders learn faster than the denoiser, so a few epochs are often enough for them."
         ),
     )
-    stop_training_after_unit: StopUnit = kept_setting(
+    stop_training_after_unit: StopUnit = _timed_setting(
         StopUnit.NEVER,
         visible=".train",
-        cost="value",
         title="Stop training (unit)",
         tip=(
             "Unit of the training time of this part: EPOCH, or STEP for optimizer steps. NEVER: train it to "
@@ -109,7 +105,6 @@ class ModelPartConfig(SourcedPartConfig):
         True,
         cost="value",
         free=True,
-        title="Gradient checkpointing",
         tip=(
             "Recompute activations in the backward pass instead of keeping them: about a quarter "
             "slower, but much less memory."
@@ -132,10 +127,9 @@ class ModelPartConfig(SourcedPartConfig):
 class DenoiserConfig(ModelPartConfig):
     """A denoiser."""
 
-    offload_fraction: Float = kept_setting(
+    offload_fraction: Float = _timed_setting(
         0.0,
         within=(0, 1),
-        cost="value",
         title="Layers in main memory",
         tip=(
             "Share of the block layers whose weights stay in main memory and are copied to the GPU in "
@@ -148,11 +142,10 @@ class DenoiserConfig(ModelPartConfig):
 class QuantizationConfig(BaseConfig):
     """The layers of the denoiser that are kept in 8 or 4 bits."""
 
-    layer_filter_preset: str = kept_setting(
+    layer_filter_preset: str = _timed_setting(
         BLOCKS,
         min_length=1,
         widget="layers",
-        cost="value",
         title="Low-bit layers",
         tip=(
             "The linear layers of the denoiser that are kept in 8 or 4 bits, if its weights have this "
@@ -160,20 +153,18 @@ class QuantizationConfig(BaseConfig):
             "custom for your own filter. With fewer low-bit layers, the model is more exact and takes more memory."
         ),
     )
-    layer_filter: str = kept_setting(
+    layer_filter: str = _timed_setting(
         "",
         visible=".layer_filter_preset=custom",
-        cost="value",
         title="Low-bit filter",
         tip=(
             "Parts of layer names, separated by commas; a linear layer whose name contains any of them is kept "
             "in 8 or 4 bits."
         ),
     )
-    layer_filter_regex: bool = kept_setting(
+    layer_filter_regex: bool = _timed_setting(
         False,
         visible=".layer_filter_preset=custom",
-        cost="value",
         title="Regex low-bit filter",
         tip="Read the parts of this filter as regular expressions.",
     )
@@ -216,13 +207,11 @@ class FurtherTextEncoderConfig(ModelPartConfig):
 
     train: bool = kept_setting(
         False,
-        title="Train",
         tip="Train this text encoder as well. Prompts are then encoded in every step instead of once.",
     )
-    offload_fraction: Float = kept_setting(
+    offload_fraction: Float = _timed_setting(
         0.0,
         within=(0, 1),
-        cost="value",
         title="Layers in main memory",
         tip=(
             "Share of this text encoder's block layers whose weights stay in main memory and are copied to "
@@ -230,11 +219,10 @@ class FurtherTextEncoderConfig(ModelPartConfig):
             "then cannot be trained."
         ),
     )
-    sequence_length: int | None = kept_setting(
+    sequence_length: int | None = _timed_setting(
         None,
         within=(1, 2048),
         visible=families_where(lambda spec: bool(spec.length_of)),
-        cost="value",
         title="Tokens per prompt",
         tip=(
             "Maximum number of tokens that are read of a prompt, including those of the family's template. Fewer "
@@ -279,7 +267,6 @@ class ClipTextEncoderConfig(WordTextEncoderConfig):
         0,
         within=(0, 100),
         visible=families_where(lambda spec: bool(spec.skips_layers_of)),
-        title="Layer skip",
         tip=(
             "Take the text states this many layers earlier than usual. A clip skip of n in other "
             "programs is n - 1 here. Use the trained model with the same value."

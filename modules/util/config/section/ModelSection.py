@@ -13,7 +13,7 @@ from modules.util.config.section.ModelPartConfig import (
     TrainingAdapterConfig,
     TransformerConfig,
 )
-from modules.util.config.setting import PathText, VariantText, setting
+from modules.util.config.setting import PathText, VariantText, kept_setting, setting
 from modules.util.enum.choices import DataType, ModelFormat
 from modules.util.enum.ModelType import ModelType, families_where, families_with
 
@@ -23,7 +23,7 @@ _NOISE_SCHEDULE = families_where(lambda spec: not spec.flow_matching)
 _base_model = partial(setting, group="Base model", free=False)
 _output = partial(setting, group="Output", free=True)
 _prompts = partial(setting, group="Prompts", free=False)
-_prediction = partial(setting, group="Prediction", free=False)
+_prediction = partial(setting, group="Prediction", visible=_NOISE_SCHEDULE, free=False)
 
 
 class ModelSection(BaseConfig):
@@ -49,16 +49,13 @@ class ModelSection(BaseConfig):
     )
     weight_variant: VariantText = _base_model(
         "",
-        title="Weight variant",
         tip="The variant of the base model's weights to read if its folder has several: fp16 for files such as "
         "model.fp16.safetensors. The denoiser must have this variant; other parts without it are read from their "
         "plain files. Empty: plain files are read, but fp16 files for frozen parts that are kept as FLOAT_16.",
     )
-    training_adapter: TrainingAdapterConfig = setting(
+    training_adapter: TrainingAdapterConfig = kept_setting(
         factory=TrainingAdapterConfig,
         visible="training_method=LORA",
-        free=False,
-        title="Training adapter",
         tip="An additional LoRA that lets a distilled model be trained without losing its distillation.",
     )
     output_model_destination: PathText = _output(
@@ -86,54 +83,44 @@ class ModelSection(BaseConfig):
     )
     prevent_overwrites: bool = _output(
         False,
-        title="Prevent overwrites",
         tip="Refuse to start if the output file already exists. Off: the start warns, and saving replaces the file.",
     )
-    unet: DenoiserConfig = setting(
-        factory=DenoiserConfig, visible=families_with("unet"), free=False, title="UNet", tip="The denoiser."
+    unet: DenoiserConfig = kept_setting(
+        factory=DenoiserConfig, visible=families_with("unet"), title="UNet", tip="The denoiser."
     )
-    transformer: TransformerConfig = setting(
+    transformer: TransformerConfig = kept_setting(
         factory=TransformerConfig,
         visible=families_with("transformer"),
-        free=False,
-        title="Transformer",
         tip="The denoiser of models that have no UNet.",
     )
-    quantization: QuantizationConfig = setting(
+    quantization: QuantizationConfig = kept_setting(
         factory=QuantizationConfig,
-        free=False,
         title="Low-bit layers",
         tip="The layers of the denoiser that are kept in 8 or 4 bits, if its weights have this format.",
     )
-    text_encoder: TextEncoderConfig = setting(
-        factory=TextEncoderConfig, free=False, title="Text encoder", tip="Turns prompts into vectors."
+    text_encoder: TextEncoderConfig = kept_setting(
+        factory=TextEncoderConfig, tip="Turns prompts into vectors."
     )
-    text_encoder_2: ClipTextEncoderConfig = setting(
+    text_encoder_2: ClipTextEncoderConfig = kept_setting(
         factory=ClipTextEncoderConfig,
         visible=families_with("text_encoder_2"),
-        free=False,
-        title="Text encoder 2",
         tip="The second text encoder of models with several.",
     )
-    text_encoder_3: OptionalTextEncoderConfig = setting(
+    text_encoder_3: OptionalTextEncoderConfig = kept_setting(
         factory=OptionalTextEncoderConfig,
         visible=families_with("text_encoder_3"),
-        free=False,
-        title="Text encoder 3",
         tip="The third text encoder of models with several.",
     )
-    text_encoder_4: FurtherTextEncoderConfig = setting(
+    text_encoder_4: FurtherTextEncoderConfig = kept_setting(
         factory=FurtherTextEncoderConfig,
         visible=families_with("text_encoder_4"),
-        free=False,
-        title="Text encoder 4",
         tip=(
             "The fourth text encoder of models with several. HiDream-I1 is published without its fourth encoder: "
             "name a source for it here."
         ),
     )
-    vae: FrozenPartConfig = setting(
-        factory=FrozenPartConfig, free=False, title="VAE", tip="Turns images into latents and back."
+    vae: FrozenPartConfig = kept_setting(
+        factory=FrozenPartConfig, title="VAE", tip="Turns images into latents and back."
     )
     prompt_weighting: bool = _prompts(
         False,
@@ -154,9 +141,8 @@ class ModelSection(BaseConfig):
             "truncate longer prompts."
         ),
     )
-    force_circular_padding: bool = setting(
+    force_circular_padding: bool = kept_setting(
         False,
-        free=False,
         title="Wrap edges around",
         group="Tiles",
         tip=(
@@ -166,19 +152,15 @@ class ModelSection(BaseConfig):
     )
     force_v_prediction: bool = _prediction(
         False,
-        visible=_NOISE_SCHEDULE,
         title="Force v-prediction",
         tip="Train as a v-prediction model, regardless of the model's own scheduler config.",
     )
     force_epsilon_prediction: bool = _prediction(
         False,
-        visible=_NOISE_SCHEDULE,
-        title="Force epsilon prediction",
         tip="Train as an epsilon-prediction model, regardless of the model's own scheduler config.",
     )
     rescale_noise_scheduler_to_zero_terminal_snr: bool = _prediction(
         False,
-        visible=_NOISE_SCHEDULE,
         title="Zero terminal SNR",
         tip="Rescale the noise schedule so that it ends in pure noise. Needs v-prediction.",
     )

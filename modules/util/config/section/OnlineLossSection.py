@@ -3,7 +3,7 @@ from typing import ClassVar
 
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.section.RewardConfig import AccelerationConfig
-from modules.util.config.setting import Float, setting
+from modules.util.config.setting import Float, kept_setting, setting
 from modules.util.enum.choices import (
     EMAMode,
     GroupNoise,
@@ -22,10 +22,12 @@ from modules.util.enum.RLHFMode import shown_for
 
 _KL, _COUPLED, _DECOUPLED = shown_for("kl"), shown_for("coupled"), shown_for("decoupled")
 
-_policy_loss = partial(setting, group="Policy loss", free=False)
-_group_loss = partial(setting, group="Group loss", free=False)
-_old_policy = partial(setting, group="Old policy", free=False)
-_pair_loss = partial(setting, group="Pair loss", free=False)
+_policy_loss = partial(setting, group="Policy loss", visible=_COUPLED, free=False)
+_trajectory_loss = partial(_policy_loss, visible=shown_for("trajectory_loss"))
+_group_loss = partial(setting, group="Group loss", visible=shown_for("group_loss"), free=False)
+_draws = partial(_group_loss, visible=_DECOUPLED)
+_old_policy = partial(setting, group="Old policy", visible=shown_for("old_policy"), free=False)
+_pair_loss = partial(setting, group="Pair loss", visible=shown_for("pair_loss"), free=False)
 
 
 class OnlineLossSection(BaseConfig):
@@ -80,7 +82,6 @@ class OnlineLossSection(BaseConfig):
     )
     rlhf_loss_aggregation: LossAggregation = _policy_loss(
         LossAggregation.SAMPLE_MEAN,
-        visible=_COUPLED,
         title="Aggregation",
         tip=(
             "How the losses of denoising steps and images are averaged. SAMPLE_MEAN averages within each "
@@ -91,7 +92,6 @@ class OnlineLossSection(BaseConfig):
     )
     rlhf_count_skipped: bool = _policy_loss(
         False,
-        visible=_COUPLED,
         title="Count skipped images",
         tip=(
             "Count images that are skipped (zero advantage, failed reward) as images without trained steps. "
@@ -109,7 +109,6 @@ class OnlineLossSection(BaseConfig):
     )
     rlhf_logprob_reduction: LogProbReduction = _policy_loss(
         LogProbReduction.MEAN,
-        visible=_COUPLED,
         title="Log-probability",
         tip=(
             "Mean or sum over the values of a latent. With SUM, multiply the clip range by the number of values in a "
@@ -118,7 +117,6 @@ class OnlineLossSection(BaseConfig):
     )
     rlhf_logprob_form: LogProbForm = _policy_loss(
         LogProbForm.GAUSSIAN,
-        visible=_COUPLED,
         title="Log-probability form",
         tip=(
             "SQUARED_ERROR leaves out the standard deviation, as some programs do for CPS. Ratios are then "
@@ -127,7 +125,6 @@ class OnlineLossSection(BaseConfig):
     )
     rlhf_old_logprob_source: OldLogProbSource = _policy_loss(
         OldLogProbSource.ROLLOUT,
-        visible=_COUPLED,
         cost="value",
         title="Old probabilities",
         tip=(
@@ -137,7 +134,6 @@ class OnlineLossSection(BaseConfig):
     )
     rlhf_ratio_check: RatioCheck = _policy_loss(
         RatioCheck.AUTO,
-        visible=_COUPLED,
         free=True,
         title="First ratio check",
         tip=(
@@ -150,30 +146,26 @@ class OnlineLossSection(BaseConfig):
         within=(0, 1e9),
         visible=f"{_COUPLED},rlhf_ratio_check=AUTO|WARN|ERROR",
         free=True,
-        title="Ratio tolerance",
         tip=(
             "How far the first ratio may be from 1. Empty: 0 where the ratio must be exact, otherwise a quarter of "
             "the clip range."
         ),
     )
-    rlhf_gspo_weighting: GspoWeighting = _policy_loss(
+    rlhf_gspo_weighting: GspoWeighting = _trajectory_loss(
         GspoWeighting.LENGTH,
-        visible=shown_for("trajectory_loss"),
         title="Image weighting",
         tip="LENGTH weights each image by its number of trained steps, DOCUMENT weights all images equally.",
     )
-    rlhf_normalize_by_documents: bool = _policy_loss(
+    rlhf_normalize_by_documents: bool = _trajectory_loss(
         False,
-        visible=shown_for("trajectory_loss"),
         title="Divide by images",
         tip=(
             "Divide by the number of images of an optimizer step instead of the number of their denoising "
             "steps. With T denoising steps each, the loss is T times as large."
         ),
     )
-    rlhf_gspo_strategy: GroupStrategy = _policy_loss(
+    rlhf_gspo_strategy: GroupStrategy = _trajectory_loss(
         GroupStrategy.AUTO,
-        visible=shown_for("trajectory_loss"),
         cost="value",
         title="Trajectory strategy",
         tip=(
@@ -185,7 +177,6 @@ class OnlineLossSection(BaseConfig):
     rlhf_dgpo_beta: Float = _group_loss(
         100.0,
         within=(1e-6, 1e9),
-        visible=shown_for("group_loss"),
         first=True,
         title="Beta",
         tip=(
@@ -199,7 +190,6 @@ class OnlineLossSection(BaseConfig):
     )
     rlhf_dgpo_group_strategy: GroupStrategy = _group_loss(
         GroupStrategy.AUTO,
-        visible=shown_for("group_loss"),
         cost="value",
         title="Group strategy",
         tip=(
@@ -210,7 +200,6 @@ class OnlineLossSection(BaseConfig):
     )
     rlhf_dgpo_clip_dsm: bool = _group_loss(
         True,
-        visible=shown_for("group_loss"),
         cost="value",
         title="Image clipping",
         tip=(
@@ -227,7 +216,6 @@ class OnlineLossSection(BaseConfig):
     )
     rlhf_dgpo_use_ema_ref: bool = _group_loss(
         False,
-        visible=shown_for("group_loss"),
         cost="value",
         title="Old policy as reference",
         tip="Compare with the moving old policy instead of the model the run started from.",
@@ -235,24 +223,21 @@ class OnlineLossSection(BaseConfig):
     rlhf_dgpo_kl_cfg: Float = _group_loss(
         1.0,
         within=(1, 100),
-        visible=shown_for("group_loss"),
         cost="value",
         title="Reference CFG",
         tip="Guidance scale of the reference. 1: no guidance.",
     )
-    rlhf_dgpo_noise: GroupNoise = _group_loss(
+    rlhf_dgpo_noise: GroupNoise = _draws(
         GroupNoise.GROUP_FIXED,
-        visible=_DECOUPLED,
         title="Group noise",
         tip=(
             "GROUP_FIXED: one noise for all images of a prompt. GROUP_PER_TIMESTEP: one noise for each timestep of "
             "a prompt. INDEPENDENT: one noise for each image."
         ),
     )
-    rlhf_num_train_timesteps: int = _group_loss(
+    rlhf_num_train_timesteps: int = _draws(
         0,
         within=(0, 1000),
-        visible=_DECOUPLED,
         cost="value",
         title="Timesteps per image",
         tip=(
@@ -260,27 +245,24 @@ class OnlineLossSection(BaseConfig):
             "in the timestep range."
         ),
     )
-    rlhf_timestep_range_low: Float = _group_loss(
+    rlhf_timestep_range_low: Float = _draws(
         0.0,
         ge=0,
         lt=1,
-        visible=_DECOUPLED,
         cost="value",
         title="Timestep range start",
         tip="Start of the part of denoising that is trained. 0: pure noise.",
     )
-    rlhf_timestep_range_high: Float = _group_loss(
+    rlhf_timestep_range_high: Float = _draws(
         0.6,
         gt=0,
         le=1,
-        visible=_DECOUPLED,
         cost="value",
         title="Timestep range end",
         tip="End of the part of denoising that is trained. 1: the finished image.",
     )
-    rlhf_timestep_sampler: TimestepSampler = _group_loss(
+    rlhf_timestep_sampler: TimestepSampler = _draws(
         TimestepSampler.DISCRETE,
-        visible=_DECOUPLED,
         cost="value",
         title="Timestep draw",
         tip=(
@@ -322,20 +304,17 @@ class OnlineLossSection(BaseConfig):
         0.3,
         ge=0,
         lt=1,
-        visible=shown_for("old_policy"),
         title="Highest old-policy decay",
         tip="Maximum share of the old policy that is kept at each optimizer step.",
     )
     rlhf_ema_ref_ramp_rate: Float = _old_policy(
         0.001,
         within=(0, 1),
-        visible=shown_for("old_policy"),
         title="Old-policy decay ramp",
         tip="How much the kept share of the old policy rises with each optimizer step, starting at 0.",
     )
     rlhf_ema_ref_device: EMAMode = _old_policy(
         EMAMode.GPU,
-        visible=shown_for("old_policy"),
         cost="value",
         free=True,
         title="Old policy device",
@@ -344,14 +323,12 @@ class OnlineLossSection(BaseConfig):
     rlhf_online_dpo_beta: Float = _pair_loss(
         5000.0,
         within=(1e-6, 1e9),
-        visible=shown_for("pair_loss"),
         first=True,
         title="Beta",
         tip="How strongly the model is held to the reference, as in DPO: higher = smaller change.",
     )
     rlhf_online_dpo_pairs: OnlinePairs = _pair_loss(
         OnlinePairs.BEST_WORST,
-        visible=shown_for("pair_loss"),
         cost="value",
         title="Pairs",
         tip=(
@@ -371,10 +348,8 @@ class OnlineLossSection(BaseConfig):
             "models from the old policy. 1: the good model is the trained model itself."
         ),
     )
-    acceleration: AccelerationConfig = setting(
+    acceleration: AccelerationConfig = kept_setting(
         factory=AccelerationConfig,
-        free=False,
-        title="Acceleration",
         group="Acceleration",
         tip="Accelerators that make the denoiser faster, in training and while images are made.",
     )

@@ -19,10 +19,11 @@ from modules.util.enum.RLHFMode import shown_for
 
 _ONLINE, _COUPLED, _DECOUPLED = shown_for("online"), shown_for("coupled"), shown_for("decoupled")
 
-_prompts = partial(setting, group="Prompts", free=False)
-_rollout = partial(setting, group="Rollout", free=False)
-_reward = partial(setting, group="Reward", free=False)
-_advantage = partial(setting, group="Advantage", free=False)
+_prompts = partial(setting, group="Prompts", visible=_ONLINE, free=False)
+_rollout = partial(setting, group="Rollout", visible=_ONLINE, free=False)
+_random_steps = partial(_rollout, visible=_COUPLED)
+_reward = partial(setting, group="Reward", visible=_ONLINE, free=False)
+_advantage = partial(setting, group="Advantage", visible=_ONLINE, free=False)
 
 
 class OnlineSection(BaseConfig):
@@ -33,7 +34,6 @@ class OnlineSection(BaseConfig):
     rlhf_prompts_file: PathText = _prompts(
         "",
         widget="file",
-        visible=_ONLINE,
         free=True,
         first=True,
         title="Prompts",
@@ -46,16 +46,13 @@ class OnlineSection(BaseConfig):
     rlhf_prompts_per_epoch: int = _prompts(
         8,
         within=(1, 1000000),
-        visible=_ONLINE,
         cost="value",
         first=True,
-        title="Prompts per epoch",
         tip="Number of different prompts for which images are made in each epoch.",
     )
     rlhf_group_size: int = _prompts(
         8,
         within=(2, 4096),
-        visible=_ONLINE,
         cost="value",
         first=True,
         title="Images per prompt",
@@ -66,7 +63,6 @@ class OnlineSection(BaseConfig):
     )
     rlhf_sampler: RolloutSampler = _prompts(
         RolloutSampler.AUTO,
-        visible=_ONLINE,
         cost="value",
         title="Split over GPUs",
         tip=(
@@ -79,7 +75,6 @@ class OnlineSection(BaseConfig):
     rlhf_inner_epochs: int = _prompts(
         1,
         within=(1, 1000),
-        visible=_ONLINE,
         cost="value",
         title="Passes per epoch",
         tip="Number of times the images of an epoch are trained on.",
@@ -87,7 +82,6 @@ class OnlineSection(BaseConfig):
     rlhf_docs_per_step: int = _prompts(
         0,
         within=(0, 1000000),
-        visible=_ONLINE,
         cost="value",
         title="Images per step",
         tip=(
@@ -126,15 +120,12 @@ class OnlineSection(BaseConfig):
     rlhf_rollout_steps: int = _rollout(
         10,
         within=(1, 1000),
-        visible=_ONLINE,
         cost="value",
         first=True,
-        title="Rollout steps",
         tip=("Number of denoising steps for each image. A few steps are enough: the images need not look finished."),
     )
     rlhf_rollout_size: str = _rollout(
         "",
-        visible=_ONLINE,
         cost="value",
         title="Image size",
         tip=(
@@ -145,7 +136,6 @@ class OnlineSection(BaseConfig):
     rlhf_rollout_cfg_scale: Float = _rollout(
         1.0,
         within=(0, 100),
-        visible=_ONLINE,
         cost="value",
         first=True,
         title="CFG scale",
@@ -157,16 +147,13 @@ class OnlineSection(BaseConfig):
     rlhf_rollout_negative_prompt: str = _rollout(
         "",
         widget="multiline",
-        visible=_ONLINE,
         title="Negative prompt",
         tip="What the images should not show.",
     )
     rlhf_rollout_batch_size: int = _rollout(
         0,
         within=(0, 4096),
-        visible=_ONLINE,
         cost="value",
-        title="Rollout batch size",
         tip=(
             "Number of images made at once. 0: the batch size of training, so that rollout and training compute the "
             "same numbers."
@@ -174,7 +161,6 @@ class OnlineSection(BaseConfig):
     )
     rlhf_rollout_cfg_layout: GuidanceLayout = _rollout(
         GuidanceLayout.SPLIT,
-        visible=_ONLINE,
         cost="value",
         title="CFG layout",
         tip=(
@@ -182,45 +168,39 @@ class OnlineSection(BaseConfig):
             "pass with the prompt only. JOINT runs the model once with twice the batch."
         ),
     )
-    rlhf_shared_start_noise: bool = _rollout(
+    rlhf_shared_start_noise: bool = _random_steps(
         False,
-        visible=_COUPLED,
-        title="Shared start noise",
         tip=(
             "All images of a prompt start from the same noise, so that they differ only by the noise of their "
             "denoising steps."
         ),
     )
-    rlhf_rollout_transition: RolloutTransition = _rollout(
+    rlhf_rollout_transition: RolloutTransition = _random_steps(
         RolloutTransition.AUTO,
-        visible=_COUPLED,
         title="Transition",
         tip=(
             "The kind of random denoising step that is trained. DDIM is for noise- and v-prediction models, "
             "the others are for flow matching. AUTO takes DDIM or FLOW_SDE."
         ),
     )
-    rlhf_rollout_noise_level: Float | None = _rollout(
+    rlhf_rollout_noise_level: Float | None = _random_steps(
         None,
         within=(0, 10),
-        visible=_COUPLED,
         title="Noise level",
         tip="Strength of the noise in denoising steps (eta). Empty: the usual level of the transition.",
     )
-    rlhf_rollout_temperature: Float = _rollout(
+    rlhf_rollout_temperature: Float = _random_steps(
         1.0,
         gt=0,
         le=100,
-        visible=_COUPLED,
         title="Noise temperature",
         tip=(
             "Multiplies the standard deviation of the noise, in rollout and training alike. Values other "
             "than 1 change the look of the images; the setting Noise level does not."
         ),
     )
-    rlhf_sde_window: str = _rollout(
+    rlhf_sde_window: str = _random_steps(
         "",
-        visible=_COUPLED,
         cost="value",
         title="Range of trained steps",
         tip=(
@@ -228,10 +208,9 @@ class OnlineSection(BaseConfig):
             "the last."
         ),
     )
-    rlhf_num_sde_steps: int = _rollout(
+    rlhf_num_sde_steps: int = _random_steps(
         0,
         within=(0, 1000),
-        visible=_COUPLED,
         cost="value",
         title="Trained steps per image",
         tip=(
@@ -239,15 +218,13 @@ class OnlineSection(BaseConfig):
             "other steps add no noise. 0: all steps that may be trained."
         ),
     )
-    rlhf_sde_choice: SdeChoice = _rollout(
+    rlhf_sde_choice: SdeChoice = _random_steps(
         SdeChoice.RANDOM,
-        visible=_COUPLED,
         title="Choice of trained steps",
         tip="RANDOM: any steps. CONTIGUOUS: consecutive steps.",
     )
-    rlhf_rollout_storage_dtype: DataType = _rollout(
+    rlhf_rollout_storage_dtype: DataType = _random_steps(
         DataType.FLOAT_32,
-        visible=_COUPLED,
         title="Precision of kept latents",
         tip=(
             "Number format in which the latents of each denoising step are stored. Probabilities are "
@@ -273,7 +250,6 @@ class OnlineSection(BaseConfig):
     rlhf_keep_images: int = _rollout(
         16,
         within=(0, 10000),
-        visible=_ONLINE,
         free=True,
         title="Images kept",
         tip="Number of images of each epoch that are kept in the run's folder, with prompt and reward. 0: none.",
@@ -281,7 +257,6 @@ class OnlineSection(BaseConfig):
     rlhf_keep_image_epochs: int = _rollout(
         20,
         within=(1, 100000),
-        visible=_ONLINE,
         free=True,
         title="Epochs of images kept",
         tip="Number of recent epochs whose images are kept; older folders are removed.",
@@ -289,24 +264,18 @@ class OnlineSection(BaseConfig):
     rlhf_reward: str = _reward(
         "brightness",
         widget="reward",
-        visible=_ONLINE,
         cost="value",
         first=True,
-        title="Reward",
         tip='The reward that scores the images, or several with weights, such as "aesthetic 1, clip_score 0.5".',
     )
     rlhf_rewards: list[RewardConfig] = _reward(
         factory=list,
         hidden=True,
-        visible=_ONLINE,
         cost="value",
-        title="Rewards",
         tip="The rewards with all their settings. If the list is not empty, the field Reward is ignored.",
     )
     rlhf_reward_combination: RewardCombination = _reward(
         RewardCombination.SUM,
-        visible=_ONLINE,
-        title="Reward combination",
         tip=(
             "SUM adds the rewards as they are. GDPO first brings them to the same scale within a prompt, "
             "so that the weights of rewards with different scales are comparable."
@@ -314,22 +283,18 @@ class OnlineSection(BaseConfig):
     )
     rlhf_reward_on_error: RewardFailure = _reward(
         RewardFailure.FAIL,
-        visible=_ONLINE,
         title="Failed rewards",
         tip="FAIL: end the run if a reward fails. SKIP_GROUP: skip all images of the prompt.",
     )
     rlhf_reward_device: str = _reward(
         "auto",
         widget="device",
-        visible=_ONLINE,
         cost="value",
         free=True,
-        title="Reward device",
         tip="The device of reward models; auto takes the device of the run.",
     )
     rlhf_reward_swap: bool = _reward(
         False,
-        visible=_ONLINE,
         cost="value",
         free=True,
         title="Unload the model while scoring",
@@ -341,7 +306,6 @@ class OnlineSection(BaseConfig):
     rlhf_person_timeout: Float = _reward(
         0.0,
         within=(0, 1e7),
-        visible=_ONLINE,
         title="Vote timeout",
         tip=(
             'With the reward "person": after this many seconds without a vote, prompts without votes are '
@@ -352,7 +316,6 @@ class OnlineSection(BaseConfig):
         1.0,
         gt=0,
         le=1,
-        visible=_ONLINE,
         title="Share of shown prompts",
         tip=(
             'With the reward "person": the share of prompts that are shown to you. A taste head learns from your '
@@ -361,7 +324,6 @@ class OnlineSection(BaseConfig):
     )
     rlhf_advantage_ranked: bool = _advantage(
         False,
-        visible=_ONLINE,
         title="Ranks as rewards",
         tip=(
             "Learn only from the order of a prompt's images: each reward is replaced by its rank in the prompt, from 0 "
@@ -371,8 +333,6 @@ class OnlineSection(BaseConfig):
     )
     rlhf_advantage_scale: AdvantageScale = _advantage(
         AdvantageScale.GLOBAL_STD,
-        visible=_ONLINE,
-        title="Advantage scale",
         tip=(
             "An advantage is the reward of an image minus the mean of its prompt. This difference is divided by "
             "the standard deviation of the whole epoch, by the standard deviation of the prompt, or not at all."
@@ -382,7 +342,6 @@ class OnlineSection(BaseConfig):
         1e-4,
         gt=0,
         le=1,
-        visible=_ONLINE,
         title="Advantage epsilon",
         tip="Added to the standard deviation to avoid division by zero; above 0.",
     )
@@ -397,7 +356,6 @@ class OnlineSection(BaseConfig):
     )
     rlhf_skip_zero_advantage: bool = _advantage(
         False,
-        visible=_ONLINE,
         cost="value",
         title="Skip images with zero advantage",
         tip=(

@@ -20,7 +20,6 @@ class OptimizerConfig(BaseConfig):
         Optimizer.ADAMW,
         cost="value",
         first=True,
-        title="Optimizer",
         tip=(
             "The update rule. ADAMW is the safe choice. PRODIGY and DADAPT find their own step size; set "
             "the learning rate to 1 for them. MUON updates the matrices inside blocks and leaves "
@@ -54,14 +53,12 @@ class OptimizerConfig(BaseConfig):
     weight_decay: Float | None = _optimizer(
         None,
         within=(0, 10),
-        title="Weight decay",
         tip="How strongly the weights are pulled towards zero. Empty: the optimizer's default.",
     )
     momentum: Float | None = _optimizer(
         None,
         ge=0,
         lt=1,
-        title="Momentum",
         tip=(
             "Momentum of SGD, RMSPROP, LARS and MUON. Empty: the optimizer's default. SGD_8BIT and "
             "LARS_8BIT need momentum and use 0.9 if this is empty."
@@ -80,7 +77,6 @@ class OptimizerConfig(BaseConfig):
     stochastic_rounding: bool = _optimizer(
         False,
         cost="value",
-        title="Stochastic rounding",
         tip=(
             "For trained weights in BFLOAT_16: round each step up or down at random, so that small steps "
             "are not lost. The optimizer state is then kept in 32 bits. Turn this on when fine-tuning a "

@@ -13,7 +13,7 @@ _DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?|mps|cuda:\d{1,3}(,cuda:\d{1,3})+
 
 _run = partial(setting, group="Run")
 _folders = partial(setting, group="Folders", free=True)
-_hardware = partial(setting, group="Hardware", free=False)
+_hardware = partial(setting, group="Hardware", cost="value", free=False)
 _logging = partial(setting, group="Logging", free=True)
 
 
@@ -26,7 +26,6 @@ class ProjectSection(BaseConfig):
         TrainingMethod.LORA,
         cost="value",
         free=False,
-        title="Training method",
         tip=(
             "LORA trains a small adapter. FINE_TUNE trains the model's own weights and needs far more "
             "memory. EMBEDDING trains only the vectors of new words."
@@ -36,7 +35,6 @@ class ProjectSection(BaseConfig):
         42,
         within=(0, 2**53 - 1),
         free=False,
-        title="Seed",
         tip=("Seed of all random numbers. The same config with the same seed trains the same weights."),
     )
     continue_last_backup: bool = _run(
@@ -71,7 +69,6 @@ class ProjectSection(BaseConfig):
     train_device: str = _hardware(
         "auto",
         widget="device",
-        cost="value",
         free=True,
         title="Device",
         tip=(
@@ -82,7 +79,6 @@ class ProjectSection(BaseConfig):
     )
     train_dtype: DataType = _hardware(
         DataType.BFLOAT_16,
-        cost="value",
         title="Autocast",
         tip=(
             "Number format of the computation. FLOAT_32 switches autocast off: slower, but exactly repeatable on the "
@@ -92,7 +88,6 @@ class ProjectSection(BaseConfig):
     cpu_threads: int = _hardware(
         0,
         within=(0, 1024),
-        cost="value",
         title="CPU threads",
         tip="Threads for computation on the CPU; 0 leaves the choice to PyTorch.",
     )

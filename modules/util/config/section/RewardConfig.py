@@ -20,12 +20,11 @@ class RewardConfig(BaseConfig):
         "brightness",
         min_length=1,
         widget="reward",
-        title="Reward",
         tip="The key of a built-in reward or of a reward model.",
     )
-    name: str = setting("", title="Name", tip="Name in the logs. Empty: the reward's key. Each name must be different.")
+    name: str = setting("", tip="Name in the logs. Empty: the reward's key. Each name must be different.")
     weight: Float = setting(
-        1.0, title="Weight", tip="Factor of this reward in the sum of all rewards. Below 0: lower values are better."
+        1.0, tip="Factor of this reward in the sum of all rewards. Below 0: lower values are better."
     )
     clip_low: Float | None = setting(
         None, widget="bound", title="Lowest score", tip="Smaller values are raised to this value. Empty: no limit."
@@ -34,11 +33,10 @@ class RewardConfig(BaseConfig):
         None, widget="bound", title="Highest score", tip="Larger values are lowered to this value. Empty: no limit."
     )
     threshold: Float | None = setting(
-        None, widget="bound", title="Threshold", tip="Values below the threshold count as 0. Empty: no threshold."
+        None, widget="bound", tip="Values below the threshold count as 0. Empty: no threshold."
     )
     normalise: bool = setting(
         False,
-        title="Normalise",
         tip=(
             "Divide by a moving average of the reward's standard deviation within prompts, so that a "
             "weight means the same for all rewards. Without effect if rewards are replaced by their ranks."
@@ -52,7 +50,7 @@ class RewardConfig(BaseConfig):
 class AcceleratorConfig(BaseConfig):
     """An accelerator by name."""
 
-    name: str = setting("", min_length=1, widget="accelerator", title="Name", tip="The accelerator to use.")
+    name: str = setting("", min_length=1, widget="accelerator", tip="The accelerator to use.")
     params: dict[str, Any] = setting(
         factory=dict, hidden=True, title="Parameters", tip="Arguments of the accelerator, by name."
     )

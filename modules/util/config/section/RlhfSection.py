@@ -35,11 +35,13 @@ def _metrics() -> list[DPOPatienceMetric]:
 
 
 _mode = partial(setting, group="Mode", free=False)
-_loss = partial(setting, group="Loss", free=False)
-_masks = partial(setting, group="Masks", free=False)
-_noise = partial(setting, group="Noise", free=False)
-_memory = partial(setting, group="Memory", free=False)
-_validation = partial(setting, group="Validation", free=True)
+_loss = partial(setting, group="Loss", visible=_DPO, free=False)
+_sigmoid_loss = partial(_loss, visible=f"{_DPO},rlhf_dpo_objective=SIGMOID")
+_masks = partial(setting, group="Masks", visible=_DPO, free=False)
+_noise = partial(setting, group="Noise", visible=_DPO, free=False)
+_memory = partial(setting, group="Memory", visible=_DPO, cost="value", free=False)
+_validation = partial(setting, group="Validation", visible=_VALIDATION, free=True)
+_patience = partial(_validation, visible=_PATIENCE)
 
 
 class RlhfSection(BaseConfig):
@@ -59,7 +61,6 @@ class RlhfSection(BaseConfig):
         visible=_ON,
         cost="value",
         first=True,
-        title="Mode",
         tip=(
             "How preferences are learned. "
             + " ".join(f"{mode.label} {mode.help}" for mode in MODES.values())
@@ -69,10 +70,8 @@ class RlhfSection(BaseConfig):
 
     rlhf_dpo_objective: DPOObjective = _loss(
         DPOObjective.SIGMOID,
-        visible=_DPO,
         cost="value",
         first=True,
-        title="Objective",
         tip=(
             "SIGMOID is DPO as published. IPO and HINGE use the margin of a pair: how much more the model "
             "prefers the chosen image to the rejected one than the reference does. IPO aims at a fixed "
@@ -86,26 +85,21 @@ class RlhfSection(BaseConfig):
         within=(0, 1e9),
         visible=f"{_DPO},!rlhf_dpo_objective=IPO",
         first=True,
-        title="Beta",
         tip=(
             "How strongly the model is held to the original: higher = smaller change. Usual: 2500 for Stable Diffusion "
             "1.5, 2 and XL and for PixArt; 200, with a supervised mix of 0.25, for flow-matching models. Values of "
             "the Diffusion-DPO paper are twice as large: its 5000 is 2500 here. MAPO: 10 to 50."
         ),
     )
-    rlhf_dpo_label_smoothing: Float = _loss(
+    rlhf_dpo_label_smoothing: Float = _sigmoid_loss(
         0.0,
         ge=0,
         lt=0.5,
-        visible=f"{_DPO},rlhf_dpo_objective=SIGMOID",
         first=True,
-        title="Label smoothing",
         tip="Share of your picks that is assumed to be wrong. 0: all picks are right.",
     )
-    rlhf_dpo_confidence: DPOConfidence = _loss(
+    rlhf_dpo_confidence: DPOConfidence = _sigmoid_loss(
         DPOConfidence.OFF,
-        visible=f"{_DPO},rlhf_dpo_objective=SIGMOID",
-        title="Confidence",
         tip=(
             "Use the certainty with which each pair was ranked. SMOOTHING assumes more mistakes in "
             "uncertain pairs. MARGIN requires a larger margin for certain pairs. Pairs that were "
@@ -132,10 +126,8 @@ class RlhfSection(BaseConfig):
             "more from the difference. 0 learns only from the chosen images. Usual: 0.1."
         ),
     )
-    rlhf_dpo_adaptive_beta: bool = _loss(
+    rlhf_dpo_adaptive_beta: bool = _sigmoid_loss(
         False,
-        visible=f"{_DPO},rlhf_dpo_objective=SIGMOID",
-        title="Adaptive beta",
         tip=(
             "Adapt beta to the margins of recent pairs. Beta stays between a quarter and four times the value set "
             "here."
@@ -144,10 +136,8 @@ class RlhfSection(BaseConfig):
     rlhf_supervised_mix: Float = _loss(
         0.0,
         within=(0, 1e6),
-        visible=_DPO,
         cost="switch",
         first=True,
-        title="Supervised mix",
         tip=(
             "Weight of the ordinary loss on the chosen images, which keeps the chosen images likely. 0.25 suits "
             "flow-matching models. 0: off."
@@ -155,9 +145,7 @@ class RlhfSection(BaseConfig):
     )
     rlhf_dpo_safeguard: DPOSafeguard = _loss(
         DPOSafeguard.OFF,
-        visible=_DPO,
         cost="value",
-        title="Safeguard",
         tip=(
             "OUTPUT weakens the push away from a rejected image if this push would also make the chosen "
             "image less likely, measured on the model's predictions. It protects fidelity with a small "
@@ -168,7 +156,6 @@ class RlhfSection(BaseConfig):
         0.0,
         within=(0, 0.2),
         visible=f"{_DPO},rlhf_dpo_safeguard=OUTPUT",
-        title="Safeguard mu",
         tip=(
             "The chosen image keeps at least this share of the improvement that it would have without the push away "
             "from the rejected image. Higher values weaken this push more."
@@ -179,7 +166,6 @@ class RlhfSection(BaseConfig):
         within=(0, 1e6),
         visible=f"{shown_for('norm_guard')},!rlhf_mode={DPO.key} or {_WITH_REFERENCE}",
         cost="switch",
-        title="Norm guard",
         tip=(
             "Keeps the model's predictions from growing larger than those of the reference. Signs of such "
             "growth are overly strong colours and ignored prompts. The value is the weight of max(0, norm "
@@ -188,7 +174,6 @@ class RlhfSection(BaseConfig):
     )
     rlhf_dpo_mask: PairMasks = _masks(
         PairMasks.OFF,
-        visible=_DPO,
         title="Masks of pairs",
         tip=(
             "The part of a pair that counts. FILE: the white parts of the masks of both images. "
@@ -238,8 +223,6 @@ class RlhfSection(BaseConfig):
 
     rlhf_dpo_shared_noise: bool = _noise(
         True,
-        visible=_DPO,
-        title="Shared noise",
         tip=(
             "Both images of a pair get the same timestep and noise, which makes the comparison far less "
             "noisy."
@@ -247,7 +230,6 @@ class RlhfSection(BaseConfig):
     )
     rlhf_dpo_timestep_sampling: DPOTimestepSampling = _noise(
         DPOTimestepSampling.STRATIFIED,
-        visible=_DPO,
         title="Timesteps of a pair",
         tip=(
             "STRATIFIED: each time a pair is used, its timestep comes from another part of the range. UNIFORM draws "
@@ -258,7 +240,6 @@ class RlhfSection(BaseConfig):
         16,
         within=(2, 1000),
         visible=f"{_DPO},rlhf_dpo_timestep_sampling=STRATIFIED",
-        title="Timestep strata",
         tip=(
             "Number of parts into which the range of timesteps is split. A pair is trained once in every "
             "part before any part is repeated."
@@ -267,8 +248,6 @@ class RlhfSection(BaseConfig):
 
     rlhf_dpo_execution_mode: DPOExecutionMode = _memory(
         DPOExecutionMode.FULL_CONCURRENT,
-        visible=_DPO,
-        cost="value",
         first=True,
         title="Execution",
         tip=(
@@ -280,8 +259,6 @@ class RlhfSection(BaseConfig):
     rlhf_dpo_sequential_strategy: DPOSequentialStrategy = _memory(
         DPOSequentialStrategy.AUTO,
         visible=f"{_DPO},rlhf_dpo_execution_mode=SEQUENTIAL|AUTO",
-        cost="value",
-        title="Sequential strategy",
         tip=(
             "How SEQUENTIAL processes the images of a pair. GRAD_STASH is faster on one device. "
             "THREE_FORWARD works with several devices, too. AUTO chooses."
@@ -290,7 +267,6 @@ class RlhfSection(BaseConfig):
     rlhf_dpo_reference_cache: bool = _memory(
         False,
         visible=f"{_DPO},{_WITH_REFERENCE}",
-        cost="value",
         first=True,
         title="Cache reference scores",
         tip=(
@@ -302,7 +278,6 @@ class RlhfSection(BaseConfig):
         16,
         within=(1, 10_000),
         visible=f"{_DPO},{_WITH_REFERENCE},rlhf_dpo_reference_cache",
-        cost="value",
         title="Cached draws per pair",
         tip=(
             "Number of draws (timestep and noise) cached for each pair. More draws are better for the "
@@ -322,7 +297,6 @@ class RlhfSection(BaseConfig):
         10.0,
         gt=0,
         lt=100,
-        visible=_VALIDATION,
         free=False,
         title="Percentage held back",
         tip=(
@@ -333,8 +307,6 @@ class RlhfSection(BaseConfig):
     rlhf_dpo_validation_draws: int = _validation(
         4,
         within=(1, 1000),
-        visible=_VALIDATION,
-        title="Validation draws",
         tip="Number of timesteps at which each validation pair is measured. The timesteps are always the same.",
     )
     rlhf_dpo_timestep_margin_logging: bool = _validation(
@@ -345,7 +317,6 @@ class RlhfSection(BaseConfig):
     )
     rlhf_dpo_save_best: bool = _validation(
         True,
-        visible=_VALIDATION,
         first=True,
         title="Keep the best",
         tip=(
@@ -356,20 +327,17 @@ class RlhfSection(BaseConfig):
     )
     rlhf_dpo_patience_enabled: bool = _validation(
         False,
-        visible=_VALIDATION,
         title="Stop early",
         tip="Stop when validation no longer improves.",
     )
-    rlhf_dpo_patience_value: int = _validation(
+    rlhf_dpo_patience_value: int = _patience(
         5,
         within=(1, 1_000_000),
-        visible=_PATIENCE,
         title="Patience",
         tip="Number of consecutive validations without progress before training stops.",
     )
-    rlhf_dpo_patience_mode: DPOPatienceMode = _validation(
+    rlhf_dpo_patience_mode: DPOPatienceMode = _patience(
         DPOPatienceMode.EITHER,
-        visible=_PATIENCE,
         title="Stalled metrics needed",
         tip=(
             "Number of watched metrics that must stall before a validation counts as one without progress. "
@@ -377,10 +345,9 @@ class RlhfSection(BaseConfig):
             "not better than its best value so far. An accuracy of 1.0 can only stall."
         ),
     )
-    rlhf_dpo_patience_metrics: list[_Metric] = _validation(
+    rlhf_dpo_patience_metrics: list[_Metric] = _patience(
         factory=_metrics,
         min_length=1,
-        visible=_PATIENCE,
         title="Metrics watched",
         tip="The validation metrics that must improve. With MAPO, val_loss takes the place of val_accuracy.",
     )

@@ -25,7 +25,6 @@ class SamplingSection(BaseConfig):
     samples: list[SampleConfig] | None = _samples(
         None,
         hidden=True,
-        title="Samples",
         tip="The samples themselves; null reads them from the sample file.",
     )
     sample_model_name: PathText = _samples(
@@ -58,7 +57,6 @@ class SamplingSection(BaseConfig):
     )
     sample_before_training: bool = _when(
         False,
-        title="Sample before training",
         tip="Make the samples once before the first step, for comparison.",
     )
     sample_image_format: ImageFormat = _files(

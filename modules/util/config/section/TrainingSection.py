@@ -3,7 +3,7 @@ from typing import ClassVar
 
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.section.OptimizerConfig import OptimizerConfig
-from modules.util.config.setting import Float, setting
+from modules.util.config.setting import Float, kept_setting, setting
 from modules.util.enum.choices import (
     EMAMode,
     LearningRateScheduler,
@@ -29,7 +29,6 @@ class TrainingSection(BaseConfig):
         10,
         within=(1, 1_000_000),
         first=True,
-        title="Epochs",
         tip="Number of passes over the whole data set.",
     )
     max_steps: int = _steps(
@@ -44,7 +43,6 @@ class TrainingSection(BaseConfig):
         within=(1, 4096),
         cost="value",
         first=True,
-        title="Batch size",
         tip="Images (or pairs) computed at once. Larger batches need more memory.",
     )
     gradient_accumulation_steps: int = _steps(
@@ -87,7 +85,6 @@ class TrainingSection(BaseConfig):
         1e-4,
         within=(0, 100),
         first=True,
-        title="Learning rate",
         tip=(
             "Step size of the optimizer. Usual for a LoRA with alpha equal to its rank: 1e-4 on plain images, 5e-5 on "
             "pairs. Usual for fine-tuning: 1e-5 or less."
@@ -178,8 +175,8 @@ class TrainingSection(BaseConfig):
         ),
     )
 
-    optimizer: OptimizerConfig = setting(
-        factory=OptimizerConfig, free=False, title="Optimizer", tip="The update rule and its parameters."
+    optimizer: OptimizerConfig = kept_setting(
+        factory=OptimizerConfig, tip="The update rule and its parameters."
     )
 
     ema: EMAMode = _ema(
@@ -228,7 +225,6 @@ class TrainingSection(BaseConfig):
     huber_strength: Float = _loss(
         0.0,
         within=(0, 1000),
-        title="Huber strength",
         tip="Weight of the Huber distance in the supervised loss.",
     )
     huber_delta: Float = _loss(
@@ -236,7 +232,6 @@ class TrainingSection(BaseConfig):
         gt=0,
         le=1000,
         visible="huber_strength",
-        title="Huber delta",
         tip="Distance at which the Huber loss changes from squared to absolute.",
     )
     vb_loss_strength: Float = _loss(
@@ -259,7 +254,6 @@ class TrainingSection(BaseConfig):
         5.0,
         within=(0, 1000),
         visible="loss_weight_fn=MIN_SNR_GAMMA|P2|SNR",
-        title="Loss weight strength",
         tip=(
             "Meaning of this number for each loss weight. MIN_SNR_GAMMA: gamma, usually 5. P2: gamma, usually 1. SNR: "
             "the maximum weight."
@@ -277,7 +271,6 @@ class TrainingSection(BaseConfig):
     timestep_distribution: TimestepDistribution = _noise(
         TimestepDistribution.UNIFORM,
         first=True,
-        title="Timestep distribution",
         tip=(
             "How timesteps are drawn. UNIFORM: evenly. LOGIT_NORMAL, INVERTED_PARABOLA and COS_MAP: more in "
             "the middle. HEAVY_TAIL: more in the middle, or more at both ends if Distribution weight is "
@@ -310,7 +303,6 @@ class TrainingSection(BaseConfig):
         gt=0,
         le=1000,
         first=True,
-        title="Timestep shift",
         tip="Values above 1 shift timesteps towards noise. 1: no shift.",
     )
     dynamic_timestep_shifting: bool = _noise(

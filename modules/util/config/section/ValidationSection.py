@@ -15,7 +15,6 @@ class ValidationSection(BaseConfig):
 
     validation: bool = _validation(
         False,
-        title="Validation",
         tip=(
             "Measure the loss on the validation concepts (preference pairs have their own switch in the RLHF "
             "section)."
