@@ -17,6 +17,8 @@ import logging
 import os
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -396,6 +398,8 @@ def serve(options: argparse.Namespace) -> None:
     )
     with bound(config) as sock:
         reward.load(device)
+        with address_checked(config):  # a server that loaded at the same time may have begun to listen there
+            sock.listen(config.backlog)
         address = {"url": f"{'https' if options.certificate else 'http'}://{_shown(sock.getsockname())}"}
         announcement = json.dumps({**address, "reward": reward.name, "kind": reward.kind})
         AnnouncingServer(config, announcement).run(sockets=[sock])
@@ -416,18 +420,30 @@ def bound(config: uvicorn.Config) -> socket.socket:
             "name a certificate and its key as PEM files",
         ) from error
     sock = socket.socket(socket.AF_INET6 if ":" in config.host else socket.AF_INET)
-    try:
+    with ExitStack() as failed, address_checked(config):
+        failed.callback(sock.close)
         if os.name != "nt":
             # the port of a server that has just ended is free
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((config.host, config.port))
+        failed.pop_all()
+    return sock
+
+
+@contextmanager
+def address_checked(config: uvicorn.Config) -> Iterator[None]:
+    """Use the address to listen on.
+
+    Raises:
+        ConfigError: it cannot be used.
+    """
+    try:
+        yield
     except (OSError, OverflowError) as error:
-        sock.close()
         said = system_refusal(error) if isinstance(error, OSError) else error
         raise ConfigError(
             f"cannot listen at {config.host}, port {config.port}: {said}", "--port", "0 takes any free port"
         ) from error
-    return sock
 
 
 def _shown(name: tuple[Any, ...]) -> str:

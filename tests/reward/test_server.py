@@ -270,6 +270,19 @@ def test_a_place_that_cannot_be_used_ends_the_server_before_the_reward_is_loaded
             assert said in capsys.readouterr().err
 
 
+@pytest.mark.skipif(os.name == "nt", reason="two servers cannot have one address there")
+def test_the_later_of_two_servers_that_load_at_once_for_one_address_says_so(monkeypatch, capsys):
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", 0))
+        port = str(other.getsockname()[1])
+        monkeypatch.setattr(Reward, "load", lambda *_: other.listen())
+        assert reward_server.main(["--reward", "brightness", "--port", port]) == 2
+    said = capsys.readouterr()
+    assert f"--port: cannot listen at 127.0.0.1, port {port}: Address already in use" in said.err
+    assert not said.out, "a server that does not listen is not announced"
+
+
 def test_a_group_reward_is_served_with_its_errors(monkeypatch):
     limits = reward_server.Limits()
     reward = create_reward("brightness")
