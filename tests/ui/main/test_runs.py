@@ -493,7 +493,7 @@ def test_stop_during_a_start_never_reaches_the_watched_run_elsewhere(
     (mirror.path / MIRROR).mkdir()
     window.runs.attach(str(mirror.path))
     window.control.connected = True
-    monkeypatch.setattr(window.remote, "send", sent.append)
+    monkeypatch.setattr(window.remote.watch, "send", sent.append)
     bar = window.bottom_bar
     hands.wait(lambda: window.control.state == "running" and bar.buttons["stop"].instate(["!disabled"]))
 
