@@ -402,6 +402,14 @@ def test_incomplete_requests_keep_nobody_out(address, first_bytes, count):
             assert ask(address, body=request())[0] == 200
 
 
+@pytest.mark.slow  # the same timer is tried below, with less patience
+def test_a_head_that_never_ends_is_hung_up_on(address):
+    with idle_clients(address, 1, b"POST /reward HTTP/1.1\r\nHo") as (client,):
+        client.settimeout(60)
+        with suppress(ConnectionResetError):
+            assert client.recv(1000) == b""
+
+
 def certificate(folder):
     """A certificate of this computer, and its key, as PEM files."""
     key = ec.generate_private_key(ec.SECP256R1())
