@@ -111,6 +111,21 @@ class PairOut:
         """Number of pairs."""
         return self.margin_B.shape[0]
 
+    @property
+    def raw_loss(self) -> torch.Tensor:
+        """Mean over the pairs, scalar."""
+        return self.raw_loss_B.mean()
+
+    @property
+    def supervised_loss(self) -> torch.Tensor | None:
+        """Mean of the supervised losses, a scalar; ``None`` without a supervised part."""
+        return None if self.supervised_B is None else self.supervised_B.mean()
+
+    @property
+    def accuracy(self) -> torch.Tensor:
+        """Share of the pairs ranked as the person chose, a scalar."""
+        return self.accuracy_B.mean()
+
 
 @dataclass(frozen=True)
 class ScoreGradient:

@@ -169,14 +169,15 @@ class GroupScores:
     def weights(self, reduce: Reduce | None = None, slots: int | None = None) -> GroupWeights:
         """``sigmoid(s_g)`` of every group; arguments as for ``totals``."""
         ids_G, score_G = self.totals(reduce, slots)
-        return GroupWeights(ids_G, score_G.sigmoid())
+        return GroupWeights(ids_G, score_G, score_G.sigmoid())
 
 
 @dataclass(frozen=True)
 class GroupWeights:
-    """Ids and weights of complete groups, (G,) each, ids ascending."""
+    """Ids, scores and weights of complete groups, (G,) each, ids ascending."""
 
     group_id_G: torch.Tensor
+    score_G: torch.Tensor
     weight_G: torch.Tensor
 
     def of(self, group_B: torch.Tensor) -> torch.Tensor:
