@@ -143,7 +143,7 @@ def setting(
 
 
 def _for_forms(free: bool | None, **extra: str | bool) -> dict[str, Any]:
-    """What a field keeps that pydantic does not know, without what is empty or off."""
+    """Attributes of a field that pydantic does not know, except those that are empty or off."""
     made: dict[str, Any] = {name: value for name, value in extra.items() if value}
     return made if free is None else {**made, "free": free}
 
