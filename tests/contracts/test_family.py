@@ -5,8 +5,9 @@ Two things are not multiplied out, so that a new family gets all of it and the t
 * Each family runs every schedule of a preference step, both references and both kinds of text, but each schedule with
   one of the references. How a schedule meets a reference has nothing of a family in it: the product is tried with the
   first family of each prediction here, and with a toy model in ``tests/objective/test_execution.py``. In the usual run
-  the other families only run steps that train their text encoders too, which have all gradients that the others have;
-  and a few families are trained until they have learned a preference (``LEARNERS``).
+  one family of each kind of denoiser (``STEPPING``) runs steps that train its text encoders too, which have all
+  gradients that the others have; the rest are differentiated with and without checkpointing (``CHECKPOINTED``); and a
+  few families are trained until they have learned a preference (``LEARNERS``).
 * A family whose setup class adds nothing to that of another one with the same prediction, and whose denoiser has the
   same kinds of modules (``inherits_all``), runs that one's code with other constants. Its tiny model passes everything
   here, but gradients of all schedules and whole runs (``test_family_training.py``) are left to the other one in the
@@ -74,12 +75,6 @@ VARIANTS = (
 """Families made of the parts of others; the usual run takes those others."""
 
 
-DEEP = ("FLUX_2_DEV", "IDEOGRAM_4", "KREA_2")
-"""Families that read layers deep in a text encoder, which therefore has dozens of them here too. Steps that train them
-take several times as long as others; the usual run takes those of FLUX_2, which reads its encoder in the same way.
-"""
-
-
 def kinds_of_modules(key: str) -> tuple[set[type], set[str]]:
     """The types of a tiny denoiser's modules, and the names of its parameters without the numbers of layers."""
     denoiser = tiny_model(key).denoiser
@@ -119,6 +114,12 @@ def named(request: pytest.FixtureRequest) -> tuple[str, str]:
     """A model type and a prediction; the tests of one family follow each other."""
     key, prediction = request.param
     return key, prediction
+
+
+def usual_families(*keys: str) -> pytest.MarkDecorator:
+    """All families for a test; those that are not named are slow."""
+    values = [pytest.param(one, marks=[] if one[0] in keys else [pytest.mark.slow]) for one in families()]
+    return pytest.mark.parametrize("named", values, ids="-".join, indirect=True)
 
 
 @pytest.fixture
@@ -313,6 +314,16 @@ def test_dropped_captions_become_the_empty_prompt(untouched: tuple[BaseModelSetu
             assert torch.equal(tensor, empty[name] if dropped else old[name])
 
 
+BEGINNERS = (
+    *("STABLE_DIFFUSION_15", "PIXART_ALPHA", "FLUX_DEV_1", "QWEN_EDIT"),
+    *("STABLE_DIFFUSION_3", "SANA", "LUMINA_2", "HI_DREAM_FULL"),
+)
+"""Families of each kind of denoiser. That a base is the same without its adapter is seen of every family in
+``test_fewer_bits.py``, with its weights in 8 or 4 bits.
+"""
+
+
+@usual_families(*BEGINNERS)
 def test_an_adapter_begins_as_the_base_and_its_references_are_what_they_were(
     family: tuple[BaseModelSetup, Model],
 ) -> None:
@@ -502,16 +513,36 @@ def test_every_family_runs_every_schedule() -> None:
         assert set(run) == set(MODES), key
 
 
+STEPPING = (
+    "STABLE_DIFFUSION_15",
+    "FLUX_DEV_1",
+    "STABLE_DIFFUSION_XL_10_BASE",
+    "STABLE_DIFFUSION_3",
+    "QWEN",
+    "SANA",
+)
+"""Families whose steps are run in the usual run besides the first of each prediction: two that complete the product,
+and one for each kind of denoiser. ``CHECKPOINTED`` takes gradients of all others there.
+"""
+
+
 def usual_steps() -> Iterator[tuple[str, str, str, str]]:
-    """All of the first family of each prediction and of two that complete the product; of the others those that train
-    text unless that is ``DEEP``, with one reference or the other.
+    """All of the first family of each prediction and of two that complete the product; of the rest of ``STEPPING``
+    those that train text, with one reference or the other.
     """
-    firsts = first_families() | {"STABLE_DIFFUSION_15", "FLUX_DEV_1"}
+    firsts = first_families() | set(STEPPING[:2])
     for case in step_cases():
         key, _, _, text = case
-        taken = "cached-text" if key in DEEP else "trained-text"
-        if key in firsts or (text == taken and key not in (*VARIANTS, *SIBLINGS)):
+        if key in firsts or (key in STEPPING and text == "trained-text"):
             yield case
+
+
+CHECKPOINTED = [
+    key
+    for key, _ in families()
+    if key == "STABLE_DIFFUSION_15" or key not in (*VARIANTS, *SIBLINGS, *STEPPING, *first_families())
+]
+"""Families whose steps are not run in the usual run, and a UNet."""
 
 
 def test_the_usual_steps_have_each_schedule_with_each_reference_and_each_text() -> None:
@@ -521,7 +552,8 @@ def test_the_usual_steps_have_each_schedule_with_each_reference_and_each_text() 
         for mode in modes_of(key, reference_mode)
     }
     assert len(run) == len(MODES) * len(REFERENCES) * 2
-    assert {case[0] for case in usual_steps()} == {key for key, _ in families()} - {*VARIANTS, *SIBLINGS}
+    stepping = {case[0] for case in usual_steps()}
+    assert stepping | set(CHECKPOINTED) == {key for key, _ in families()} - {*VARIANTS, *SIBLINGS}
 
 
 @pytest.mark.parametrize(
@@ -556,6 +588,7 @@ def test_preference_steps_agree_with_autograd_for_other_kinds(
     check_preference_steps(setup, setup.spec.prediction, reference_mode, True, modes, **KINDS[kind])
 
 
+@usual_families(*CHECKPOINTED)
 def test_a_trained_text_encoder_is_reset_in_the_reference_and_checkpointing_changes_no_gradient(
     family: tuple[BaseModelSetup, Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -664,8 +697,8 @@ def test_half_precision_arithmetic_gives_float_scores(family: tuple[BaseModelSet
     assert not torch.equal(rough, exact) and torch.allclose(rough, exact, rtol=0.05)
 
 
-LEARNERS = ("STABLE_DIFFUSION_15", "STABLE_DIFFUSION_20", "FLUX_DEV_1", "SANA", "QWEN_EDIT")
-"""Families of each prediction and of several kinds of denoisers and sources. That steps have the right gradients is
+LEARNERS = ("STABLE_DIFFUSION_15", "STABLE_DIFFUSION_20", "SANA")
+"""Families of each prediction. That steps have the right gradients is
 seen of every family; what an optimizer makes of them has nothing of a family in it.
 """
 

@@ -12,6 +12,7 @@ import torch
 from modules.model.Model import Model
 from modules.modelSetup.registry import MODEL_SETUPS
 from tests.tiny import tiny_model, tiny_setup
+from tests.usual import usual
 
 FAMILIES = MODEL_SETUPS.keys()
 CHUNKED = [key for key in FAMILIES if MODEL_SETUPS.get(key)().spec.chunks_prompts]
@@ -42,6 +43,13 @@ PUBLISHED = {
     "STABLE_DIFFUSION_35": 256,
 }
 """Tokens of a prompt, marks included and template not. Those that read with CLIP alone have 77, see below."""
+RELATIVES = tuple(
+    key
+    for key in FAMILIES
+    if key.startswith(("STABLE_DIFFUSION_2", "STABLE_DIFFUSION_35"))
+    or key.endswith(("_INPAINTING", "_EDIT_PLUS", "IMAGE_EDIT", "FLUX_2_DEV"))
+)
+"""Families that read prompts with the code of others; the usual run takes those others."""
 IN_TEMPLATES = ("QWEN", "QWEN_EDIT", "QWEN_EDIT_PLUS", "KREA_2", "FLUX_2", "FLUX_2_DEV", "Z_IMAGE")
 
 
@@ -83,7 +91,12 @@ def test_families_of_clip_and_a_unet_have_chunks(key: str) -> None:
     assert spec.chunks_prompts is alone and (not alone or spec.prompt_tokens == 77)
 
 
-@pytest.mark.parametrize(("key", "chunks"), [*((key, 1) for key in FAMILIES), *((key, 3) for key in CHUNKED)])
+CASES = [*((key, 1) for key in FAMILIES), *((key, 3) for key in CHUNKED)]
+
+
+@pytest.mark.parametrize(
+    ("key", "chunks"), usual(CASES, *(case for case in CASES if case[0] not in RELATIVES))
+)
 def test_what_is_longer_is_reported_and_has_no_effect(key: str, chunks: int) -> None:
     setup = tiny_setup(key)
     model, room = model_without_short_tokenizers(key)
@@ -110,7 +123,20 @@ def test_what_is_longer_is_reported_and_has_no_effect(key: str, chunks: int) -> 
         assert encoded(fits.rsplit(" ", room)[0])["hidden_BLE"].shape[1] < chunks * room
 
 
-@pytest.mark.parametrize("key", [key for key in FAMILIES if key not in CHUNKED])
+UNCHUNKED = [key for key in FAMILIES if key not in CHUNKED]
+# of each kind of tokenizer
+TOKENIZERS = (
+    "STABLE_DIFFUSION_3",
+    "FLUX_DEV_1",
+    "PIXART_ALPHA",
+    "QWEN",
+    "LUMINA_2",
+    "HI_DREAM_FULL",
+    "ERNIE",
+)
+
+
+@pytest.mark.parametrize("key", usual(UNCHUNKED, *TOKENIZERS))
 def test_chunks_mean_nothing_to_other_families(key: str) -> None:
     setup, model = tiny_setup(key), tiny_model(key)
     long = ["a red cat " * 200]

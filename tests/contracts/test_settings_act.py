@@ -33,6 +33,22 @@ ALIKE = tuple(
 have all of them in the usual run, each other part some, and each of them is there for two parts or more.
 """
 
+LONG = (
+    *(f"{part}.offload_fraction" for part in (*(f"text_encoder{n}" for n in ("", "_2", "_3")), "transformer", "unet")),
+    "custom_conditioning_image", "embedding.is_output_embedding", "embedding.stop_training_after",
+    "rlhf_dgpo_clip_kl", "rlhf_dgpo_group_strategy", "rlhf_dgpo_use_ema_ref", "rlhf_dpo_save_best",
+    "rlhf_dpo_validation", "rlhf_dpo_validation_percentage", "rlhf_ema_ref_device", "rlhf_ema_ref_max_decay",
+    "rlhf_keep_image_epochs", "rlhf_norm_guard", "rlhf_off_policy", "rlhf_online_dpo_beta",
+    "rlhf_person_timeout", "rlhf_ratio_check", "rlhf_short_step", "rlhf_switch_ema_ref", "rlhf_time_shift",
+    "rlhf_timestep_std", "samples.0.base_image_path", "samples.0.mask_image_path",
+    "samples.0.text_encoder_1_sequence_length", "samples.0.text_encoder_2_sequence_length",
+    "samples.0.text_encoder_4_sequence_length", "text_encoder.sequence_length",
+    "text_encoder_4.stop_training_after",
+)  # fmt: skip
+"""Settings whose case takes about a second or more, mostly because two runs are made for it alone. What they do is also
+asserted where their feature is tested.
+"""
+
 
 def named(case: Case) -> str:
     return case.path
@@ -48,15 +64,15 @@ def test_the_two_configs_of_a_case_differ_in_the_setting_alone() -> None:
 
 
 def marked() -> list[Any]:
-    """All cases, those with one reference run next to each other; those of ``ALIKE`` are slow."""
+    """All cases, those with one reference run next to each other; those of ``ALIKE`` and ``LONG`` are slow."""
     return [
-        pytest.param(case, marks=[pytest.mark.slow] if case.path in ALIKE else [])
+        pytest.param(case, marks=[pytest.mark.slow] if case.path in (*ALIKE, *LONG) else [])
         for case in sorted(cases(), key=lambda case: case.shared)
     ]
 
 
 def test_the_settings_left_to_the_long_run_are_there() -> None:
-    assert set(ALIKE) < {case.path for case in cases()}
+    assert {*ALIKE, *LONG} < {case.path for case in cases()}
 
 
 @pytest.mark.parametrize("case", marked(), ids=named)
