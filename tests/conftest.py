@@ -19,7 +19,8 @@ import pytest
 from modules.util.enum.ModelType import ModelType
 from modules.util.files.user_folder import FOLDER_VARIABLE
 from tests import memory_folder, tiny
-from tests.usual import share_of
+from tests.source_tree import ROOT
+from tests.usual import changed_since, folders_of, share_of
 
 QUICK_FAMILY = "STABLE_DIFFUSION_15"
 LEFT_OUT = ("gui", "dist", "child", "slow")
@@ -59,6 +60,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--share",
         metavar="K/N",
         help="every N-th test only, beginning with the K-th: -m slow --share 3/20 runs a twentieth of the slow tests",
+    )
+    parser.addoption(
+        "--since",
+        metavar="COMMIT",
+        help="only tests of the folders in which files have changed since a commit: -m slow --since main",
     )
 
 
@@ -148,10 +154,14 @@ def refuse_children(event: str, arguments: tuple[Any, ...]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    share, quick = config.getoption("share"), config.getoption("quick")
-    if share is None and not quick:
+    share, quick, since = (config.getoption(name) for name in ("share", "quick", "since"))
+    if share is None and since is None and not quick:
         return
-    mine = items if share is None else share_of(items, share)
+    near = items
+    if since is not None:
+        folders = folders_of(changed_since(since, ROOT))
+        near = [item for item in items if item.path.relative_to(ROOT / "tests").parts[0] in folders]
+    mine = near if share is None else share_of(near, share)
     kept = [item for item in mine if not quick or is_quick(item)]
     staying = set(kept)
     config.hook.pytest_deselected(items=[item for item in items if item not in staying])

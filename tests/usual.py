@@ -1,14 +1,20 @@
-"""Which tests are taken where all of them take too long: the cases of the usual run, and shares of the slow tests."""
+"""Which tests are taken where all of them take too long: the cases of the usual run, shares of the slow tests, and
+those of folders that have changed.
+"""
 
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 import pytest
 
 T = TypeVar("T")
+CONTRACTS = {"adapter", "model", "modelSetup", "objective", "rollout", "spec", "trainer", "weights"}
+"""Rooms whose changes ``tests/contracts`` is about, besides the folder of the same name."""
 
 
 def usual(values: Iterable[Any], *taken: Any) -> list[Any]:
@@ -40,3 +46,36 @@ def share_of(values: Sequence[T], share: str) -> list[T]:
     if number > count:
         raise pytest.UsageError(f"--share: {share!r} is not K/N with K from 1 to N, such as 3/20")
     return list(values[number - 1 :: count])
+
+
+def changed_since(commit: str, root: Path) -> list[str]:
+    """Files that differ from those of a commit, and new ones that git does not ignore, relative to ``root``.
+
+    Raises:
+        pytest.UsageError: git does not know the commit.
+    """
+
+    def git(*words: str) -> list[str]:
+        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise pytest.UsageError(
+                f"--since: git does not know the commit {commit!r}: {done.stderr.strip()}"
+            )
+        return [name for name in done.stdout.split("\0") if name]
+
+    return [
+        *git("diff", "--name-only", "-z", "--relative", "--end-of-options", commit, "--"),
+        *git("ls-files", "--others", "--exclude-standard", "-z"),
+    ]
+
+
+def folders_of(changed: Iterable[str]) -> set[str]:
+    """Names of the folders of ``tests`` that mirror those of changed files."""
+    found: set[str] = set()
+    for name in changed:
+        parts = PurePosixPath(name).parts
+        if parts[0] in ("modules", "tests") and len(parts) > 2:
+            found |= {parts[1]} | ({"contracts"} if parts[1] in CONTRACTS else set())
+        elif parts[0] == "scripts":
+            found |= {"demo" if parts[1] == "demo" else "scripts"}
+    return found
