@@ -49,12 +49,6 @@ class AdapterFile:
         """The layers of a part that it adapts."""
         return [path for other, path in self.layers if other == part]
 
-    def rank(self, part: str, path: str) -> int:
-        return self.layers[part, path].rank
-
-    def alpha(self, part: str, path: str) -> float:
-        return self.layers[part, path].alpha
-
     @property
     def decomposed(self) -> bool:
         """True if it has magnitudes (DoRA)."""
@@ -62,13 +56,12 @@ class AdapterFile:
 
     def adopt(self, options: AdapterOptions) -> tuple[AdapterOptions, list[str]]:
         """Options that match the file, and what had to be changed in them, one sentence each."""
-        places = list(self.layers)
-        rank, alpha = self.rank(*places[0]), self.alpha(*places[0])
+        first = next(iter(self.layers.values()))
         adopted = replace(
             options,
             kind=self.kind,
-            rank=rank,
-            alpha=alpha,
+            rank=first.rank,
+            alpha=first.alpha,
             decompose=self.decomposed,
             decompose_outputs=self.decompose_outputs if self.decomposed else options.decompose_outputs,
             rank_stabilized=False,

@@ -50,7 +50,7 @@ class AdapterHandle:
     def named_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Every adapter parameter and buffer by a name that is stable between runs."""
         for path, layer in self.layers.items():
-            for attribute, item in _own_items(layer):
+            for attribute, item in own_items(layer):
                 if isinstance(item, nn.Module):
                     for name, tensor in [*item.named_parameters(), *item.named_buffers()]:
                         yield f"{path}.{attribute}.{name}", tensor
@@ -129,9 +129,7 @@ class AdapterHandle:
         """Remove the adapters and restore the model. This handle must not be used afterwards."""
         for place, layer in self.layers.items():
             part, _, path = place.partition(".")
-            above, _, name = path.rpartition(".")
-            module = self.model.module(part)
-            setattr(module.get_submodule(above), name, layer.get_base_layer())
+            self.model.module(part).set_submodule(path, layer.get_base_layer())
         self.model.adapter = None
         self.model.layers_changed()
 
@@ -179,8 +177,8 @@ def attach(model: Model, options: AdapterOptions, source: AdapterFile | None = N
     if source is None:
         ranks, alphas = _patterned(options, [f"{part}.{path}" for part in parts for path in chosen[part]])
     else:
-        ranks = {f"{p}.{path}": source.rank(p, path) for p in parts for path in chosen[p]}
-        alphas = {f"{p}.{path}": source.alpha(p, path) for p in parts for path in chosen[p]}
+        ranks = {f"{part}.{path}": layer.rank for (part, path), layer in source.layers.items()}
+        alphas = {f"{part}.{path}": layer.alpha for (part, path), layer in source.layers.items()}
     for part, paths in chosen.items():
         bases = [model.module(part).get_submodule(path) for path in paths]
         field = "" if source is None else "lora_model_name"
@@ -256,7 +254,7 @@ def targets(model: Model, part: str, options: AdapterOptions) -> list[str]:
     return rotatable
 
 
-def _own_items(layer: Any) -> Iterator[tuple[str, Any]]:
+def own_items(layer: Any) -> Iterator[tuple[str, Any]]:
     """The components of a layer's adapter, each once, because peft lists DoRA's magnitude twice."""
     for attribute in dict.fromkeys(layer.adapter_layer_names):
         held = getattr(layer, attribute, {})
@@ -297,8 +295,7 @@ def _wrap(
         for path, base in bases.items():
             made = kinds.Conv2d if isinstance(base, nn.Conv2d) else kinds.Linear
             layers[path] = made(base, NAME, config=settings, **sizes[path])
-            above, _, name = path.rpartition(".")
-            setattr(module.get_submodule(above), name, layers[path])
+            module.set_submodule(path, layers[path])
     return layers
 
 
@@ -353,7 +350,7 @@ def _settle(path: str, layer: Any, options: AdapterOptions) -> None:
     afterwards.
     """
     tensors = []
-    for _, item in _own_items(layer):
+    for _, item in own_items(layer):
         tensors += list(item.parameters()) if isinstance(item, nn.Module) else [item]
     homes = [tensor.device for tensor in tensors]
     if any(home.type == "meta" for home in homes):

@@ -39,12 +39,12 @@ def check_agreement(
     faults += _of_kind(options, source, given)
     if "layer_filter_preset" in given:
         faults += _of_layers(options, source, model)
-    names = {f"{part}.{path}": (part, path) for part, path in source.layers}
-    has_rank = {name for name, place in names.items() if "lokr_w2" not in source.layers[place].tensors}
-    ranks = {name: float(source.rank(*place)) for name, place in names.items()}
+    layers = {f"{part}.{path}": layer for (part, path), layer in source.layers.items()}
+    has_rank = {name for name, layer in layers.items() if "lokr_w2" not in layer.tensors}
+    ranks = {name: float(layer.rank) for name, layer in layers.items()}
     faults += _of_pattern("lora_rank_pattern", options.rank_pattern, options.regex, ranks, has_rank)
     root = 0.5 if options.rank_stabilized else 0.0
-    alphas = {name: source.alpha(*place) / ranks[name] ** root for name, place in names.items()}
+    alphas = {name: layer.alpha / ranks[name] ** root for name, layer in layers.items()}
     faults += _of_pattern("lora_alpha_pattern", options.alpha_pattern, options.regex, alphas, has_rank)
     if len(faults) == 1:
         raise faults[0]

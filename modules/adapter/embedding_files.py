@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from modules.adapter.AdapterFile import AdapterFile
 from modules.adapter.digests import FIELD, digests
 from modules.model.Model import Model
 from modules.model.text.LearnedWords import OUTPUT, LearnedWord
@@ -41,20 +40,25 @@ def file_tensors(
 ) -> dict[str, torch.Tensor]:
     """The tensors of a single-embedding file, (tokens, E) each, on the CPU."""
     names = {CLIP: SINGLE, f"{CLIP}{OUTPUT}": SINGLE_OUT} if spec.embedding_keys == (CLIP,) else {}
-    return {names.get(key, key): _written(rows, dtype, key) for key, rows in _by_key(word, spec).items()}
+    return {names.get(key, key): _written(rows, dtype, key) for key, rows in vectors_by_key(word, spec).items()}
 
 
 def bundle_tensors(
-    word: LearnedWord, spec: FamilySpec, dtype: torch.dtype | None = None
+    words: Mapping[str, Mapping[str, torch.Tensor]], dtype: torch.dtype | None = None
 ) -> dict[str, torch.Tensor]:
-    """The tensors of an embedding in an adapter file, on the CPU."""
+    """The tensors of embeddings in an adapter file, on the CPU.
+
+    Args:
+        words: placeholder -> its vectors (tokens, E) by the text encoders' names in files.
+    """
     return {
-        f"{BUNDLE}{word.placeholder}.{key}": _written(rows, dtype, f"{word.placeholder}.{key}")
-        for key, rows in _by_key(word, spec).items()
+        f"{BUNDLE}{placeholder}.{key}": _written(rows, dtype, f"{placeholder}.{key}")
+        for placeholder, own in words.items()
+        for key, rows in own.items()
     }
 
 
-def _by_key(word: LearnedWord, spec: FamilySpec) -> dict[str, torch.Tensor]:
+def vectors_by_key(word: LearnedWord, spec: FamilySpec) -> dict[str, torch.Tensor]:
     """The vectors of a word by what files call them."""
     made: dict[str, torch.Tensor] = {
         key: word.vectors[encoder] for key, encoder in _encoders(spec, word.vectors).items()
@@ -67,15 +71,6 @@ def _encoders(spec: FamilySpec, loaded: Collection[str]) -> dict[str, str]:
     """The names of a model's text encoders in files: key -> encoder."""
     known = zip(spec.embedding_keys, spec.text_encoders, strict=bool(spec.embedding_keys))
     return {key: encoder for key, encoder in known if encoder in loaded}
-
-
-def rebundled(file: AdapterFile, dtype: torch.dtype | None = None) -> dict[str, torch.Tensor]:
-    """The embeddings of an adapter file in the format of another file."""
-    return {
-        f"{BUNDLE}{placeholder}.{key}": _written(vectors, dtype, f"{placeholder}.{key}")
-        for placeholder, own in file.embeddings.items()
-        for key, vectors in own.items()
-    }
 
 
 def _written(vectors: torch.Tensor, dtype: torch.dtype | None, name: str) -> torch.Tensor:

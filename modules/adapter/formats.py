@@ -14,7 +14,7 @@ import torch
 
 from modules.adapter.AdapterFile import AdapterFile
 from modules.adapter.digests import DIFFUSERS_METADATA, digests
-from modules.adapter.embedding_files import bundle_tensors
+from modules.adapter.embedding_files import bundle_tensors, vectors_by_key
 from modules.adapter.fusion import LayerAdapter, join_rows, swap_halves
 from modules.adapter.magnitudes import of_inputs
 from modules.adapter.names import (
@@ -27,7 +27,7 @@ from modules.adapter.names import (
     kohya_original,
     legacy_name,
 )
-from modules.adapter.PeftAdapter import NAME, AdapterHandle
+from modules.adapter.PeftAdapter import AdapterHandle, own_items
 from modules.adapter.reading import find_adapter, out_rows, read_adapter
 from modules.model.Model import Model
 from modules.model.text.LearnedWords import LearnedWord
@@ -244,19 +244,15 @@ def _keys(
 
 def _layer_tensors(handle: AdapterHandle, place: str) -> dict[str, torch.Tensor]:
     """Canonical name -> parameter of one layer."""
-    layer: Any = handle.layers[place]
     found: dict[str, torch.Tensor] = {}
-    for attribute in layer.adapter_layer_names:
-        item = getattr(layer, attribute, {})
-        if NAME in item:
-            value = item[NAME]
-            short = "dora_scale" if attribute == "lora_magnitude_vector" else attribute
-            if isinstance(value, torch.nn.Module):
-                value = value.weight
-            if short == "dora_scale" and handle.options.decompose_outputs:
-                # peft has them in a row
-                value = value.reshape(-1)
-            found[short] = value
+    for attribute, value in own_items(handle.layers[place]):
+        short = "dora_scale" if attribute == "lora_magnitude_vector" else attribute
+        if isinstance(value, torch.nn.Module):
+            value = value.weight
+        if short == "dora_scale" and handle.options.decompose_outputs:
+            # peft has them in a row
+            value = value.reshape(-1)
+        found[short] = value
     return found
 
 
@@ -360,8 +356,8 @@ def save_adapter(
     """
     target = Path(path)
     tensors = adapter_tensors(handle, layout, dtype)
-    for word in bundle:
-        tensors |= bundle_tensors(word, handle.model.spec, dtype)
+    words = {word.placeholder: vectors_by_key(word, handle.model.spec) for word in bundle}
+    tensors |= bundle_tensors(words, dtype)
     facts = model_metadata(handle, title or target.stem, metadata or {})
     if not get_layout(layout).alpha:
         ranks = [(handle.rank(place), handle.options.decompose) for place in handle.layers]

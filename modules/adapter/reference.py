@@ -6,7 +6,7 @@ Learned words have their initial vectors in both, because they would mean nothin
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -47,9 +47,6 @@ class Reference:
         if self.mode == EXISTING_ADAPTER:
             self._snapshot = {name: t.clone() for name, t in handle.state_dict().items()}
 
-    def __call__(self) -> AbstractContextManager[None]:
-        return self.active()
-
     @contextmanager
     def active(self) -> Iterator[None]:
         """Use the reference weights inside the block, and always the trained ones again afterwards.
@@ -69,6 +66,8 @@ class Reference:
                 yield
         finally:
             self._active = False
+
+    __call__ = active
 
     @contextmanager
     def _swapped(self) -> Iterator[None]:

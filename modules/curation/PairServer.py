@@ -6,6 +6,7 @@ The verbs are those of ``CurationSession``. See docs/curation.md for the fields.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import IO, Any
 
 from modules.curation.choosing.base import AnswerKind, Layout
@@ -252,7 +253,7 @@ class PairServer(LineServer):
         return {"type": "ranking", "group": group.key, "certainty": state.certainty, "order": rows}
 
     def _statistics(self) -> Message:
-        return {"type": "stats", **answer_statistics(self._session.store.events()).to_dict()}
+        return {"type": "stats", **asdict(answer_statistics(self._session.store.events()))}
 
     def _left_out(self) -> Message:
         first = [{"path": str(f.path), "reason": f.reason} for f in self._faults[:MAX_LISTED]]

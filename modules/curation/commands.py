@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -27,12 +28,15 @@ from modules.curation.review.review_fixes import fix_faults
 from modules.curation.session import CurationSession
 from modules.curation.statistics import answer_statistics, score_agreement, valid_answers
 from modules.curation.store import CurationStore, existing_store
+from modules.util.bucket import bucket_of
 from modules.util.display import counted
 from modules.util.dpo_curation_util import (
     CONCEPTS_NAME,
+    IMAGE_EXTENSIONS,
     SIDES,
     FinalizedPair,
     check_dpo_pairs,
+    dpo_pair_key,
     finalize_export,
     load_manifest,
     unconditional_pairs,
@@ -118,7 +122,7 @@ def import_marks(
         count = import_pairs(store, found, str(source), lambda done: progress(f"{done} pairs"))
         pairs = store.pair_count()
     if likes is not None:
-        write_json(likes, [one.to_dict() for one in found.marks])
+        write_json(likes, [asdict(one) for one in found.marks])
     liked = sum(one.mark == LIKE for one in found.marks)
     return {
         **asdict(count),
@@ -126,22 +130,18 @@ def import_marks(
         "likes": liked,
         "dislikes": len(found.marks) - liked,
         "without_prompt": found.without_prompt,
-        "warnings": _import_warnings(count),
+        "warnings": list(_import_warnings(count)),
     }
 
 
-def _import_warnings(count: ImportCount) -> list[str]:
-    made = []
+def _import_warnings(count: ImportCount) -> Iterator[str]:
     if count.contradictory:
-        made.append(
-            f"{counted(count.contradictory, 'pair')} left out: the same two images also occur the other way round"
-        )
+        pairs = counted(count.contradictory, "pair")
+        yield f"{pairs} left out: the same two images also occur the other way round"
     if count.identical:
-        made.append(f"{counted(count.identical, 'pair')} left out: both sides are the same image")
+        yield f"{counted(count.identical, 'pair')} left out: both sides are the same image"
     if count.left_out:
-        rows = counted(count.left_out, "row")
-        made.append(f"{rows} left out:\n{list_offenders(count.faults)}")
-    return made
+        yield f"{counted(count.left_out, 'row')} left out:\n{list_offenders(count.faults)}"
 
 
 def export_folder(output_dir: Path, target: Path, kind: str) -> Json:
@@ -168,16 +168,13 @@ def statistics(output_dir: Path, scores_file: Path | None = None) -> Json:
     scores = None if scores_file is None else _read_scores(scores_file)
     with existing_store(output_dir) as store:
         events = store.events()
-        kinds: dict[str, int] = {}
-        for event in events:
-            kinds[event.kind] = kinds.get(event.kind, 0) + 1
         return {
             "pairs": store.pair_count(),
             "groups_finished": len(store.groups_with("done")),
             "groups_seen": len({event.group_key for event in events}),
-            "events": kinds,
+            "events": dict(Counter(event.kind for event in events)),
             "undone": len(store.events(undone=True)),
-            "answers": answer_statistics(events).to_dict(),
+            "answers": asdict(answer_statistics(events)),
             "scores": None if scores is None else asdict(score_agreement(valid_answers(events), scores)),
         }
 
@@ -219,9 +216,6 @@ def _buckets(
     chosen: Path, rejected: Path, keys: Sequence[str], resolution: int
 ) -> tuple[list[FinalizedPair], list[str]]:
     """The pairs with readable sizes, and those whose sides have different shapes."""
-    from modules.util.bucket import bucket_of
-    from modules.util.dpo_curation_util import IMAGE_EXTENSIONS, dpo_pair_key
-
     files = [
         {
             dpo_pair_key(path, folder): path

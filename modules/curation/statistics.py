@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from modules.util.files.EventLog import Event
 
@@ -29,10 +28,6 @@ class AnswerStatistics:
     agreeing: int
     triples: int
     circles: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to plain values for JSON."""
-        return asdict(self)
 
 
 def answer_statistics(events: Iterable[Event]) -> AnswerStatistics:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TypeVar
 
 import torch
 
 Index = slice | Sequence[int] | torch.Tensor
 _T = TypeVar("_T", bound="_Batched")
+_STAYS = "stays on the CPU"
+"""Mark of a field of a batch that is only read on the CPU."""
 
 
 def _pick(value: object, index: Index) -> object:
@@ -83,10 +85,10 @@ class _Batched:
         return replace(self, **{f.name: _pick(getattr(self, f.name), index) for f in fields(self)})
 
     def to(self: _T, device: torch.device | str, dtype: torch.dtype | None = None) -> _T:
-        """Move everything to ``device``; floating-point tensors get ``dtype`` if given."""
+        """Move everything but what stays on the CPU; floating-point tensors get ``dtype`` if given."""
         moved: dict[str, torch.Tensor | _Batched | Sources] = {}
         for f in fields(self):
-            value = getattr(self, f.name)
+            value = None if _STAYS in f.metadata else getattr(self, f.name)
             if isinstance(value, torch.Tensor):
                 moved[f.name] = to_device(value, device, dtype)
             elif isinstance(value, (_Batched, Sources)):
@@ -262,14 +264,10 @@ class NoiseDraw(_Batched):
     timestep_B: torch.Tensor
     noise_BChw: torch.Tensor
     perturbation_BChw: torch.Tensor | None = None
-    drop_caption_B: torch.Tensor | None = None
+    drop_caption_B: torch.Tensor | None = field(default=None, metadata={_STAYS: True})
 
     def __len__(self) -> int:
         return self.timestep_B.shape[0]
-
-    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> NoiseDraw:
-        moved = super(NoiseDraw, replace(self, drop_caption_B=None)).to(device, dtype)
-        return replace(moved, drop_caption_B=self.drop_caption_B)
 
     @staticmethod
     def cat(parts: Sequence[NoiseDraw]) -> NoiseDraw:
@@ -393,7 +391,7 @@ def _cat_flags(flags: Sequence[torch.Tensor | None], counts: Sequence[int]) -> t
 
 
 @dataclass(frozen=True)
-class PairBatch:
+class PairBatch(_Batched):
     """B pairs of one bucket: image i of ``chosen`` was preferred to image i of ``rejected``.
 
     ``pair_ids`` are stable ids; with the visits of the chosen side they key the noise. ``rejected`` is
@@ -407,7 +405,7 @@ class PairBatch:
     chosen: ImageBatch
     rejected: ImageBatch | None
     mask_B1hw: torch.Tensor | None = None
-    sides_B2: torch.Tensor | None = None
+    sides_B2: torch.Tensor | None = field(default=None, metadata={_STAYS: True})
 
     def __post_init__(self) -> None:
         if len(self.pair_ids) != len(self.chosen):
@@ -427,21 +425,3 @@ class PairBatch:
 
     def __len__(self) -> int:
         return len(self.pair_ids)
-
-    def select(self, index: Index) -> PairBatch:
-        return PairBatch(
-            pair_ids=_pick(self.pair_ids, index),  # type: ignore[arg-type]
-            chosen=self.chosen.select(index),
-            rejected=None if self.rejected is None else self.rejected.select(index),
-            mask_B1hw=_pick(self.mask_B1hw, index),  # type: ignore[arg-type]
-            sides_B2=_pick(self.sides_B2, index),  # type: ignore[arg-type]
-        )
-
-    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> PairBatch:
-        return PairBatch(
-            pair_ids=self.pair_ids,
-            chosen=self.chosen.to(device, dtype),
-            rejected=None if self.rejected is None else self.rejected.to(device, dtype),
-            mask_B1hw=None if self.mask_B1hw is None else to_device(self.mask_B1hw, device, dtype),
-            sides_B2=self.sides_B2,
-        )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import pickle
 import zipfile
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,31 +45,34 @@ _SCALED = ("float8_", "int8_")
 _SILENT = ("scaled_fp8", "scale_input", "input_scale", _FORMAT)
 
 
-class WeightFile(ABC):
+class WeightFile:
     """Named tensors of a file, read one by one.
 
     8-bit weights with a scale are multiplied by it on reading; the scales are not listed as tensors. A scale without a
     weight is: its weight may be in another file.
+
+    Args:
+        places: everything stored in the file, by name.
     """
 
-    def __init__(self, path: Path, names: Mapping[str, tuple[int, ...]], metadata: Mapping[str, str]) -> None:
+    def __init__(self, path: Path, places: Mapping[str, LazyTensor], metadata: Mapping[str, str]) -> None:
         self.path = path
         self.metadata = metadata
-        self._stored = names
-        leaves = {name: name.rpartition(".")[2] for name in names}
+        self._stored = places
+        leaves = {name: name.rpartition(".")[2] for name in places}
         for leaf, library in FOUR_BITS.items():
             if leaf in leaves.values():
                 raise UserError(
                     f"{path} has weights in 4 bits ({library}), which are not supported",
                     hint="use the version of this model in 8 or 16 bits",
                 )
-        self._scales = _scales_of(names, leaves)
+        self._scales = _scales_of(places, leaves)
         # block-wise scales are refused before anything is read
         for name, scale in self._scales.items():
-            _refuse_blocks(path, names[name], scale, names[scale])
+            _refuse_blocks(path, places[name].shape, scale, places[scale].shape)
         self._check_formats([name for name, leaf in leaves.items() if leaf == _FORMAT])
         silent = {name for name, leaf in leaves.items() if leaf in _SILENT} | set(self._scales.values())
-        self.shapes = {name: shape for name, shape in names.items() if name not in silent}
+        self.shapes = {name: place.shape for name, place in places.items() if name not in silent}
 
     @property
     def names(self) -> frozenset[str]:
@@ -83,14 +85,14 @@ class WeightFile(ABC):
         Args:
             tensors: those that say it, each for one layer; an empty one says nothing.
         """
-        tensors = [name for name in tensors if math.prod(self._stored[name])]
+        tensors = [name for name in tensors if math.prod(self._stored[name].shape)]
         for name in tensors:
-            if math.prod(self._stored[name]) > MAX_NOTE:
+            if math.prod(self._stored[name].shape) > MAX_NOTE:
                 raise UserError(
                     f"{self.path}: {name}, the note about a format, is longer than {MAX_NOTE} bytes",
                     hint="use another version of this model",
                 )
-        said = {name: bytes(self._lazy(name).read().to(torch.uint8).flatten().tolist()) for name in tensors}
+        said = {name: bytes(self._stored[name].read().to(torch.uint8).flatten().tolist()) for name in tensors}
         found = {
             name.rpartition(".")[0]: parse_json(text, f"description {name} in {self.path}")
             for name, text in said.items()
@@ -114,19 +116,16 @@ class WeightFile(ABC):
         Raises:
             UserError: it is a scale of blocks.
         """
-        _refuse_blocks(other.path, self._stored[name], scale, other.shapes[scale])
-        stored, factor, where = self._lazy(name), other.lazy(scale), f"{other.path}: {scale}"
+        _refuse_blocks(other.path, self._stored[name].shape, scale, other.shapes[scale])
+        stored, factor, where = self._stored[name], other.lazy(scale), f"{other.path}: {scale}"
         return LazyTensor(stored.shape, torch.float32, lambda: _times(stored.read(), factor.read(), where))
 
-    @abstractmethod
-    def _read(self, name: str) -> torch.Tensor: ...
-
-    @abstractmethod
-    def _lazy(self, name: str) -> LazyTensor: ...
+    def _read(self, name: str) -> torch.Tensor:
+        return self._stored[name].read()
 
     def lazy(self, name: str) -> LazyTensor:
         """The tensor, read when needed and not kept."""
-        stored, scale = self._lazy(name), self._scales.get(name)
+        stored, scale = self._stored[name], self._scales.get(name)
         if not scale:
             return stored
         return LazyTensor(stored.shape, torch.float32, lambda: self._scaled(stored.read(), scale))
@@ -196,9 +195,8 @@ class _Safetensors(WeightFile):
                 "supported",
                 hint="use the version of this model in 16 bits, or in 8 bits with one scale for each weight",
             )
-        self._places = file_tensors(path)
-        names = {name: self._places[name].shape for name in listed}
-        super().__init__(path, names, dict(header.metadata() or {}))
+        places = file_tensors(path)
+        super().__init__(path, {name: places[name] for name in listed}, dict(header.metadata() or {}))
 
     @staticmethod
     def _open(path: Path, framework: str) -> Any:
@@ -218,34 +216,6 @@ class _Safetensors(WeightFile):
                 ) from error
         return self._file.get_tensor(name)  # type: ignore[no-any-return]
 
-    def _lazy(self, name: str) -> LazyTensor:
-        return self._places[name]
-
-
-class _Checkpoint(WeightFile):
-    def __init__(self, path: Path) -> None:
-        entries = checkpoint_entries(path)
-        self._tensors = {name: value for name, value in entries.items() if isinstance(value, torch.Tensor)}
-        super().__init__(path, {name: tuple(t.shape) for name, t in self._tensors.items()}, {})
-
-    def _read(self, name: str) -> torch.Tensor:
-        return self._tensors[name]
-
-    def _lazy(self, name: str) -> LazyTensor:
-        return lazily(self._tensors[name])
-
-
-class _Gguf(WeightFile):
-    def __init__(self, path: Path) -> None:
-        self._places, facts = read_gguf(path)
-        super().__init__(path, {name: place.shape for name, place in self._places.items()}, facts)
-
-    def _read(self, name: str) -> torch.Tensor:
-        return self._places[name].read()
-
-    def _lazy(self, name: str) -> LazyTensor:
-        return self._places[name]
-
 
 def open_weights(path: Path, field: str) -> WeightFile:
     """Open a file of weights.
@@ -257,8 +227,11 @@ def open_weights(path: Path, field: str) -> WeightFile:
 
     try:
         if path.suffix.lower() == GGUF_FILE:
-            return _Gguf(path)
-        return _Checkpoint(path) if path.suffix.lower() in CHECKPOINTS else _Safetensors(path)
+            return WeightFile(path, *read_gguf(path))
+        if path.suffix.lower() not in CHECKPOINTS:
+            return _Safetensors(path)
+        entries = checkpoint_entries(path).items()
+        return WeightFile(path, {name: lazily(value) for name, value in entries if isinstance(value, torch.Tensor)}, {})
     except UserError as error:
         error.field = field
         raise

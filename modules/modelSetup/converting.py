@@ -16,7 +16,7 @@ from torch import nn
 from modules.adapter.AdapterFile import AdapterFile
 from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.digests import DIFFUSERS_METADATA, digests
-from modules.adapter.embedding_files import rebundled
+from modules.adapter.embedding_files import bundle_tensors
 from modules.adapter.formats import (
     diffusers_metadata,
     get_layout,
@@ -146,7 +146,7 @@ def convert_adapter(
         report(note)
     report(f"{file.kind} on {counted(len(file.layers), 'layer')} of {setup.spec.label}")
     layers = file.layers
-    made = layout_tensors(model, file.kind, layers, layout, dtype) | rebundled(file, dtype)
+    made = layout_tensors(model, file.kind, layers, layout, dtype) | bundle_tensors(file.embeddings, dtype)
     title = metadata.get("modelspec.title", target.stem)
     kept = {key: value for key, value in metadata.items() if key != DIFFUSERS_METADATA}
     facts = spec_metadata(model, title) | kept

@@ -156,7 +156,8 @@ class FamilySpec:
         default_resolution: width and height in pixels of a square sample.
         size_multiple: widths and heights of samples are multiples of this.
         writes_single_file: whether it can be written to one file, in the latent-diffusion layout.
-        key_map: naming scheme of the checkpoints it was published as, see ``modules.weights.keymaps``.
+        key_map: naming scheme of the checkpoints it was published as, a module of ``modules.weights.keymaps``; empty
+            for the names of diffusers.
         kohya_original: whether kohya files use those names instead of diffusers' names.
         inpainting: whether the denoiser also sees a mask and the masked image.
         sources: maximum number of source images that the denoiser sees besides the noisy one; 0 for models

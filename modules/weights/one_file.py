@@ -18,7 +18,7 @@ from modules.spec.FamilySpec import FamilySpec
 from modules.util.errors import ConfigError
 from modules.util.tensors.lazy_tensors import LazyTensor
 from modules.weights.part_files import Piece, denoiser_pieces
-from modules.weights.saving import no_single_file, save_single_file, single_file_tensors, write_file
+from modules.weights.saving import no_single_file, single_file_tensors, write_file
 
 Pieces = Sequence[tuple[Piece, LazyTensor]]
 
@@ -77,8 +77,6 @@ def save_file(
     Raises:
         UnsupportedError: the tensors cannot be joined into the published ones.
     """
-    if model.spec.writes_single_file:
-        return save_single_file(model, path, dtype, metadata)
     return write_file(model, file_tensors(model, dtype), path, metadata)
 
 

@@ -77,22 +77,6 @@ def no_single_file(spec: FamilySpec) -> UnsupportedError:
     )
 
 
-def save_single_file(
-    model: Model,
-    path: str | Path,
-    dtype: torch.dtype | None = None,
-    metadata: Mapping[str, str] | None = None,
-) -> Path:
-    """Write one safetensors file in the latent-diffusion layout, atomically.
-
-    Raises:
-        UnsupportedError: the family has no such layout.
-    """
-    if not model.spec.writes_single_file:
-        raise no_single_file(model.spec)
-    return write_file(model, single_file_tensors(model, dtype), path, metadata)
-
-
 def write_file(
     model: Model,
     tensors: Mapping[str, LazyTensor],

@@ -463,7 +463,7 @@ def check_preference_steps(
             error += float((gradient_of(parameter) - expected[name]).square().sum())
             parameter.grad = None
         # some transformers and encoders compute parts in float32 whatever their weights are
-        assert (error / size) ** 0.5 < (1e-9 if setup.spec.key_map == "latent-diffusion" else 2e-6), mode
+        assert (error / size) ** 0.5 < (1e-9 if setup.spec.key_map == "latent_diffusion" else 2e-6), mode
         for module in model.modules().values():
             assert all(p.grad is None for p in module.parameters())
     after = reference.snapshot_state()

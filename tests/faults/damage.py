@@ -229,7 +229,7 @@ def _model_kinds() -> dict[str, Kind]:
     from modules.adapter.PeftAdapter import attach
     from modules.adapter.reading import read_adapter
     from modules.spec.registry import FAMILIES
-    from modules.weights.saving import save_single_file
+    from modules.weights.one_file import save_file as save_single_file
     from modules.weights.single_file import read_single_file
     from tests.faults.readers import adapter_file
     from tests.tiny import tiny_model

@@ -274,7 +274,8 @@ def _backup() -> Subject:
 
 
 def _saved_model(layout: str) -> Subject:
-    from modules.weights.saving import save_folder, save_single_file
+    from modules.weights.one_file import save_file as save_single_file
+    from modules.weights.saving import save_folder
     from tests.tiny import tiny_model
 
     model, save = tiny_model("STABLE_DIFFUSION_15"), save_folder if layout == "folder" else save_single_file

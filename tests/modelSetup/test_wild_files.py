@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from modules.model.dtypes import PartDtypes
 from modules.modelSetup.ModelFamily import LoadOptions
 from modules.util.errors import UserError
-from modules.weights.saving import save_single_file
+from modules.weights.one_file import save_file as save_single_file
 from modules.weights.single_file import file_tensors, to_ldm
 from tests.tiny import SIZE, tiny_folder, tiny_model, tiny_setup
 from tests.tiny.batches import images

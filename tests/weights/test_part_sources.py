@@ -91,7 +91,7 @@ def test_files_in_the_names_of_diffusers(key: str) -> None:
 
 def test_files_of_text_encoders_and_autoencoders(tmp_path: Path) -> None:
     """As they come for programs that take every part from a file of its own."""
-    from modules.weights.saving import save_single_file
+    from modules.weights.one_file import save_file as save_single_file
     from tests.tiny.stable_diffusion import write_standard_pipeline
 
     folder = write_standard_pipeline(tmp_path / "model")

@@ -14,7 +14,7 @@ from modules.model.dtypes import PartDtypes
 from modules.model.Model import Model
 from modules.modelSetup.ModelFamily import ModelFamily
 from modules.util.errors import UserError
-from modules.weights.saving import save_single_file
+from modules.weights.one_file import save_file as save_single_file
 from tests.tiny import tiny_folder, tiny_setup
 from tests.tiny.stable_diffusion import write_standard_pipeline
 from tests.tiny.stable_diffusion_xl import write_standard

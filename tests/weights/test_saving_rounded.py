@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from modules.model.dtypes import PartDtypes
-from modules.weights.saving import save_folder, save_single_file
+from modules.weights.one_file import save_file as save_single_file
+from modules.weights.saving import save_folder
 from tests.tiny import tiny_folder, tiny_setup
 from tests.trainer.builders import run_here, write_config, write_pairs
 from tests.usual import usual

@@ -12,9 +12,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from modules.model.dtypes import PartDtypes
-from modules.util.errors import UnsupportedError, UserError
+from modules.util.errors import UserError
 from modules.weights.ldm_keys import unet_to_ldm, vae_to_ldm
-from modules.weights.saving import save_folder, save_single_file
+from modules.weights.one_file import save_file as save_single_file
+from modules.weights.saving import save_folder
 from tests.tiny import SIZE, tiny_folder, tiny_model, tiny_setup
 from tests.tiny.batches import images
 
@@ -136,11 +137,6 @@ def test_widths_no_such_part_has_are_an_error_of_the_file(tmp_path: Path) -> Non
     for dtypes in (PartDtypes(), PartDtypes(lazy=True)):
         with pytest.raises(UserError, match="model.safetensors has widths that such a part cannot have"):
             tiny_setup().load(str(path), dtypes, parts=["unet"])
-
-
-def test_other_families_have_no_single_file(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match=r"Stable Diffusion 2\.1"):
-        save_single_file(tiny_model("STABLE_DIFFUSION_21"), tmp_path / "model.safetensors")
 
 
 def test_unknown_modules_have_no_name() -> None:

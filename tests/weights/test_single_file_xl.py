@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from modules.model.dtypes import PartDtypes
 from modules.modelSetup.ModelFamily import LoadOptions
 from modules.util.errors import UserError
+from modules.weights.one_file import save_file as save_single_file
 from modules.weights.open_clip import from_open_clip, to_open_clip
-from modules.weights.saving import save_single_file
 from tests.tiny import SIZE, tiny_setup
 from tests.tiny.batches import images
 from tests.tiny.stable_diffusion_xl import write_standard

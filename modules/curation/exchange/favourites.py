@@ -47,9 +47,6 @@ class Mark:
     mark: str
     why: str
 
-    def to_dict(self) -> dict[str, str]:
-        return dict(vars(self))
-
 
 class Favourites:
     """The pairs implied by marks on the images of a folder. Can be iterated repeatedly.

@@ -69,15 +69,8 @@ def scan_rows(
 
 
 def _row(path: str, **values: Any) -> Row:
-    names = ("prompt", "negative_prompt", "width", "height", "generator", "seed")
-    known = {name: values.get(name) for name in names}
-    return {
-        "path": path,
-        **known,
-        "sources": values.get("sources", []),
-        "group": values.get("group"),
-        "error": values.get("error"),
-    }
+    unknown = dict.fromkeys(("prompt", "negative_prompt", "width", "height", "generator", "seed"))
+    return {"path": path, **unknown, "sources": [], "group": None, "error": None, **values}
 
 
 def _printable(path: str) -> str:

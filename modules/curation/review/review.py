@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import secrets
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -41,7 +42,7 @@ from modules.util.pairs.dpo_pair_files import (
     name_below,
     owned_pairs,
     scan_pairs,
-    write_caption_in,
+    write_caption,
 )
 from modules.util.pairs.pair_sources import find_sources, missing_sources
 
@@ -225,7 +226,7 @@ class PairReview:
         )
         for image in (pair.chosen, pair.rejected):
             if image is not None:
-                write_caption_in(self._owned, name_below(self.output_dir, image), text)
+                write_caption(self._owned, name_below(self.output_dir, image), text)
         self._set_prompt(pair_id, text)
 
     def _caption_back(self, step: Step) -> None:
@@ -389,9 +390,5 @@ def pairs_per_bucket(
     pairs: list[FinalizedPair], resolution: int, batch_size: int, size_of: Callable[[Path], tuple[int, int]]
 ) -> dict[tuple[int, int], tuple[int, int]]:
     """Bucket analysis: (height, width) -> (pairs, pairs missing to fill the last batch)."""
-    counts: dict[tuple[int, int], int] = {}
-    for pair in pairs:
-        if pair.chosen is not None:
-            bucket = bucket_of(*size_of(pair.chosen), resolution)
-            counts[bucket] = counts.get(bucket, 0) + 1
+    counts = Counter(bucket_of(*size_of(pair.chosen), resolution) for pair in pairs if pair.chosen is not None)
     return {bucket: (n, -n % batch_size) for bucket, n in sorted(counts.items())}

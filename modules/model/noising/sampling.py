@@ -16,44 +16,28 @@ from modules.util.errors import ConfigError, UnsupportedError
 Progress = Callable[[int, int], object]
 Denoise = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
-# name -> (diffusers module, class, config that makes it match the name)
-DISCRETE: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
-    "DDIM": ("scheduling_ddim", "DDIMScheduler", {"clip_sample": False, "set_alpha_to_one": False}),
-    "EULER": ("scheduling_euler_discrete", "EulerDiscreteScheduler", {}),
-    "EULER_A": ("scheduling_euler_ancestral_discrete", "EulerAncestralDiscreteScheduler", {}),
-    "EULER_KARRAS": ("scheduling_euler_discrete", "EulerDiscreteScheduler", {"use_karras_sigmas": True}),
-    "DPMPP": ("scheduling_dpmsolver_multistep", "DPMSolverMultistepScheduler", {}),
-    "DPMPP_KARRAS": (
-        "scheduling_dpmsolver_multistep",
-        "DPMSolverMultistepScheduler",
-        {"use_karras_sigmas": True},
-    ),
-    "DPMPP_SDE": (
-        "scheduling_dpmsolver_multistep",
-        "DPMSolverMultistepScheduler",
-        {"algorithm_type": "sde-dpmsolver++"},
-    ),
+# name -> (diffusers class, config that makes it match the name)
+DISCRETE: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "DDIM": ("DDIMScheduler", {"clip_sample": False, "set_alpha_to_one": False}),
+    "EULER": ("EulerDiscreteScheduler", {}),
+    "EULER_A": ("EulerAncestralDiscreteScheduler", {}),
+    "EULER_KARRAS": ("EulerDiscreteScheduler", {"use_karras_sigmas": True}),
+    "DPMPP": ("DPMSolverMultistepScheduler", {}),
+    "DPMPP_KARRAS": ("DPMSolverMultistepScheduler", {"use_karras_sigmas": True}),
+    "DPMPP_SDE": ("DPMSolverMultistepScheduler", {"algorithm_type": "sde-dpmsolver++"}),
     "DPMPP_SDE_KARRAS": (
-        "scheduling_dpmsolver_multistep",
         "DPMSolverMultistepScheduler",
         {"algorithm_type": "sde-dpmsolver++", "use_karras_sigmas": True},
     ),
-    "UNIPC": ("scheduling_unipc_multistep", "UniPCMultistepScheduler", {}),
-    "UNIPC_KARRAS": ("scheduling_unipc_multistep", "UniPCMultistepScheduler", {"use_karras_sigmas": True}),
+    "UNIPC": ("UniPCMultistepScheduler", {}),
+    "UNIPC_KARRAS": ("UniPCMultistepScheduler", {"use_karras_sigmas": True}),
 }
+_FLOW_SIGMAS = {"use_flow_sigmas": True, "prediction_type": "flow_prediction"}
 # the same for flow matching
-FLOW: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
-    "EULER": ("scheduling_flow_match_euler_discrete", "FlowMatchEulerDiscreteScheduler", {}),
-    "DPMPP": (
-        "scheduling_dpmsolver_multistep",
-        "DPMSolverMultistepScheduler",
-        {"use_flow_sigmas": True, "prediction_type": "flow_prediction"},
-    ),
-    "UNIPC": (
-        "scheduling_unipc_multistep",
-        "UniPCMultistepScheduler",
-        {"use_flow_sigmas": True, "prediction_type": "flow_prediction"},
-    ),
+FLOW: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "EULER": ("FlowMatchEulerDiscreteScheduler", {}),
+    "DPMPP": ("DPMSolverMultistepScheduler", _FLOW_SIGMAS),
+    "UNIPC": ("UniPCMultistepScheduler", _FLOW_SIGMAS),
 }
 # fields of a flow model's scheduler config that affect the steps
 FLOW_CONFIG = (
@@ -152,13 +136,18 @@ def dynamic_shift(tokens: int, config: Mapping[str, Any]) -> float:
     return float(base + (most - base) * (tokens - low) / (high - low))
 
 
+def _sampler_class(name: str) -> tuple[Any, set[str]]:
+    """A sampler's class in diffusers, and the names of its arguments."""
+    kind = getattr(importlib.import_module("diffusers.schedulers"), name)
+    return kind, set(inspect.signature(kind.__init__).parameters)
+
+
 def _flow_options(
     key: str, steps: int, config: Mapping[str, Any], tokens: int
 ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """The class of a flow sampler, its arguments, and the config without irrelevant fields."""
-    module_name, class_name, extra = FLOW[key]
-    kind = getattr(importlib.import_module(f"diffusers.schedulers.{module_name}"), class_name)
-    accepted = set(inspect.signature(kind.__init__).parameters)
+    name, extra = FLOW[key]
+    kind, accepted = _sampler_class(name)
     config = {name: value for name, value in config.items() if value is not None}
     options = {name: config[name] for name in FLOW_CONFIG if name in config} | dict(extra)
     if "flow_shift" in accepted:
@@ -216,9 +205,8 @@ def _respaced(sigmas_T: torch.Tensor, config: Mapping[str, Any]) -> torch.Tensor
 def _discrete_sampler(schedule: DiscreteSchedule, key: str, steps: int, config: Mapping[str, Any]) -> Any:
     if steps > schedule.steps:
         raise ConfigError(f"at most {schedule.steps} steps, not {steps}", field="diffusion_steps")
-    module_name, class_name, extra = DISCRETE[key]
-    kind = getattr(importlib.import_module(f"diffusers.schedulers.{module_name}"), class_name)
-    accepted = set(inspect.signature(kind.__init__).parameters)
+    name, extra = DISCRETE[key]
+    kind, accepted = _sampler_class(name)
     zero_snr = float(schedule.alphas_cumprod_T[-1]) < 1e-9
     options = {name: config[name] for name in SHARED_CONFIG if name in config}
     options |= {"prediction_type": schedule.prediction, "num_train_timesteps": schedule.steps, **extra}

@@ -50,7 +50,7 @@ FLUX_2 = flow_family(
     ),
     layer_presets=block_presets(("attn",), ("ff",)),
     model_architecture="Flux.2",
-    key_map="flux-2",
+    key_map="flux_2",
     sources=SOURCES,
     shifts_by_size=True,
     prompt_tokens=TOKENS - TEMPLATE_TOKENS,

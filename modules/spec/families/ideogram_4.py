@@ -32,7 +32,7 @@ IDEOGRAM_4 = flow_family(
     ),
     layer_presets=block_presets(("attention",), ("feed_forward",), ("layers.",)),
     model_architecture="Ideogram",
-    key_map="ideogram-4",
+    key_map="ideogram_4",
     blocks=34,
     shifts_by_size=True,
     even_steps=False,

@@ -33,7 +33,7 @@ KREA_2 = flow_family(
     ),
     layer_presets=block_presets(("attn",), ("ff",)),
     model_architecture="Krea-2",
-    key_map="krea-2",
+    key_map="krea_2",
     shifts_by_size=True,
     prompt_tokens=TOKENS - AFTER_TOKENS,
     template_tokens=AFTER_TOKENS,

@@ -38,7 +38,7 @@ LONGCAT_IMAGE = flow_family(
     ),
     layer_presets=block_presets(("attn",), STREAM_LAYERS),
     model_architecture="LongCat-Image",
-    key_map="longcat-image",
+    key_map="longcat_image",
     blocks=10 + 20,
     shifts_by_size=True,
     prompt_tokens=TOKENS,

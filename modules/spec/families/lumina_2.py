@@ -27,7 +27,7 @@ LUMINA_2 = flow_family(
     ),
     layer_presets=block_presets(("attn",), ("feed_forward",), ("layers.", "refiner.")),
     model_architecture="lumina-2",
-    key_map="lumina-2",
+    key_map="lumina_2",
     prompt_tokens=TOKENS - INSTRUCTION_TOKENS,
     template_tokens=INSTRUCTION_TOKENS,
     most_tokens=TOKENS,

@@ -29,7 +29,7 @@ QWEN_21 = flow_family(
     ),
     layer_presets=block_presets(("attn",), ("img_mlp",)),
     model_architecture="Qwen-Image-2.1",
-    key_map="qwen-2.1",
+    key_map="qwen_21",
     blocks=32,
     size_multiple=32,
     shifts_by_size=True,

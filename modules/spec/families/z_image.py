@@ -27,7 +27,7 @@ Z_IMAGE = flow_family(
         "blocks": "layers",
     },
     model_architecture="Z-Image",
-    key_map="z-image",
+    key_map="z_image",
     shifts_by_size=True,
     prompt_tokens=TOKENS - TEMPLATE_TOKENS,
     template_tokens=TEMPLATE_TOKENS,

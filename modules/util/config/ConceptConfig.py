@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import field_validator
@@ -30,6 +29,7 @@ def names_tag_file(text: str) -> bool:
     """Return whether a setting of special tags names a file with the tags instead of listing them."""
     return text.lower().endswith(_TAG_FILES)
 
+_strength = partial(setting, 0.0, within=(-1, 1))
 _dropout = partial(setting, visible=".tag_dropout_enable")
 _capitals = partial(setting, visible=".caps_randomize_enable")
 
@@ -66,8 +66,8 @@ class ConceptImageConfig(BaseConfig):
     enable_fixed_brightness: bool = setting(
         False, title="Fixed brightness", tip="Change the brightness of every image by the strength."
     )
-    random_brightness_max_strength: Float = setting(
-        0.0, within=(-1, 1), title="Brightness strength", tip="0: no change. 1: twice as bright. -1: black."
+    random_brightness_max_strength: Float = _strength(
+        title="Brightness strength", tip="0: no change. 1: twice as bright. -1: black."
     )
     enable_random_contrast: bool = setting(
         False,
@@ -77,11 +77,8 @@ class ConceptImageConfig(BaseConfig):
     enable_fixed_contrast: bool = setting(
         False, title="Fixed contrast", tip="Change the contrast of every image by the strength."
     )
-    random_contrast_max_strength: Float = setting(
-        0.0,
-        within=(-1, 1),
-        title="Contrast strength",
-        tip="0: no change. 1: twice the contrast. -1: no contrast, all grey.",
+    random_contrast_max_strength: Float = _strength(
+        title="Contrast strength", tip="0: no change. 1: twice the contrast. -1: no contrast, all grey."
     )
     enable_random_saturation: bool = setting(
         False,
@@ -91,11 +88,8 @@ class ConceptImageConfig(BaseConfig):
     enable_fixed_saturation: bool = setting(
         False, title="Fixed saturation", tip="Change the saturation of every image by the strength."
     )
-    random_saturation_max_strength: Float = setting(
-        0.0,
-        within=(-1, 1),
-        title="Saturation strength",
-        tip="0: no change. 1: twice the saturation. -1: no colour.",
+    random_saturation_max_strength: Float = _strength(
+        title="Saturation strength", tip="0: no change. 1: twice the saturation. -1: no colour."
     )
     enable_random_hue: bool = setting(
         False,
@@ -105,11 +99,8 @@ class ConceptImageConfig(BaseConfig):
     enable_fixed_hue: bool = setting(
         False, title="Fixed hue", tip="Shift the hue of every image by the strength."
     )
-    random_hue_max_strength: Float = setting(
-        0.0,
-        within=(-1, 1),
-        title="Hue strength",
-        tip="0: no change. 1 or -1: half a turn of the colour wheel.",
+    random_hue_max_strength: Float = _strength(
+        title="Hue strength", tip="0: no change. 1 or -1: half a turn of the colour wheel."
     )
     enable_random_circular_mask_shrink: bool = setting(
         False,
@@ -365,6 +356,4 @@ class ConceptConfig(BaseConfig):
         Raises:
             UserError: the file cannot be read; ConfigError, UserErrors: every fault in every concept.
         """
-        return load_list(
-            cls, source, Path(base_dir) if base_dir is not None else None, "concepts", "concept list"
-        )
+        return load_list(cls, source, base_dir, "concepts", "concept list")

@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Strict
@@ -47,6 +46,15 @@ class FilledSample:
     def size(self) -> tuple[int, int]:
         """(height, width) in pixels."""
         return self.height, self.width
+
+
+def _side() -> Any:
+    return setting(
+        None,
+        within=(64, 8192),
+        multiple_of=8,
+        tip="In pixels, a multiple of 8. Empty: the usual size of the model family.",
+    )
 
 
 def _skip(number: int) -> Any:
@@ -131,18 +139,8 @@ class SampleConfig(BaseConfig):
         title="Mask",
         tip="Mask of the image to paint into, of the same shape: white is painted, black is kept.",
     )
-    width: int | None = setting(
-        None,
-        within=(64, 8192),
-        multiple_of=8,
-        tip="In pixels, a multiple of 8. Empty: the usual size of the model family.",
-    )
-    height: int | None = setting(
-        None,
-        within=(64, 8192),
-        multiple_of=8,
-        tip="In pixels, a multiple of 8. Empty: the usual size of the model family.",
-    )
+    width: int | None = _side()
+    height: int | None = _side()
     seed: int = setting(
         42,
         within=(0, MAX_SEED),
@@ -222,6 +220,4 @@ class SampleConfig(BaseConfig):
         cls, source: str | os.PathLike[str] | Sequence[Any], base_dir: str | os.PathLike[str] | None = None
     ) -> list[SampleConfig]:
         """Read a list of samples from a JSON file or plain data; see ``ConceptConfig.load_all``."""
-        return load_list(
-            cls, source, Path(base_dir) if base_dir is not None else None, "samples", "sample list"
-        )
+        return load_list(cls, source, base_dir, "samples", "sample list")

@@ -21,7 +21,7 @@ Item = TypeVar("Item", bound=BaseConfig)
 def load_list(
     kind: type[Item],
     source: str | os.PathLike[str] | Sequence[Any],
-    base_dir: Path | None,
+    base_dir: str | os.PathLike[str] | None,
     field: str,
     what: str,
 ) -> list[Item]:
@@ -29,7 +29,7 @@ def load_list(
 
     Args:
         source: path of the file, or the list.
-        base_dir: folder that paths are relative to.
+        base_dir: folder that paths are relative to; defaults to the current folder.
         field: name of the list in errors.
         what: what errors call the file.
 
@@ -38,7 +38,7 @@ def load_list(
         UserErrors: the faults of its items.
     """
     if isinstance(source, (str, os.PathLike)):
-        path = (base_dir or Path()) / source
+        path = Path(base_dir or "") / source
         data = read_json(path, what)
         where = str(path)
     else:

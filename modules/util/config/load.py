@@ -49,27 +49,23 @@ def check_config(config: TrainConfig) -> list[str]:
     return [str(warning) for warning in (*problems.warnings, *idle)]
 
 
-def read_config(data: Mapping[str, Any], model: type[Config] = TrainConfig) -> Config:  # type: ignore[assignment]
-    """As ``from_dict`` of the class, but the values must also be consistent.
+def read_config(data: Mapping[str, Any]) -> TrainConfig:
+    """As ``TrainConfig.from_dict``, but the values must also be consistent.
 
     Raises:
         UserErrors: several faults. A single one is raised as it is: ConfigError for a bad value,
             UnsupportedError for an unsupported combination.
     """
-    return _read(data, model, [], True)
+    return _read(data, TrainConfig, [], True)
 
 
-def load_config(
-    path: str | os.PathLike[str],
-    overrides: Sequence[str] = (),
-    model: type[Config] = TrainConfig,  # type: ignore[assignment]
-) -> Config:
+def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> TrainConfig:
     """Read a config file, change it by ``name=value`` texts, and check everything.
 
     Raises:
         UserError: the file cannot be read; otherwise as ``read_config``.
     """
-    return load_layered(None, path, overrides, model=model)
+    return load_layered(None, path, overrides)
 
 
 def load_layered(

@@ -26,7 +26,6 @@ def train_0_to_1(data: Data) -> Data:
     for old, new in _RENAMED_IN_1.items():
         if old in made:
             made.setdefault(new, made.pop(old))
-            made.pop(old, None)
     if "weight_dtype" in made:
         dtype = made.pop("weight_dtype")
         for part in ("unet", "text_encoder", "vae"):

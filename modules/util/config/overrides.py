@@ -71,16 +71,13 @@ def _apply(model: type[BaseModel], data: dict[str, Any], text: str) -> None:
     container: Any = data
     for depth, part in enumerate(place):
         wanted = _step_into(model, place[:depth], container, part)
-        last = depth == len(place) - 1
-        if last:
+        if depth == len(place) - 1:
             container[wanted] = read_value(type_at(model, (*place[:-1], wanted)), raw)
-        elif isinstance(container, dict):
-            if container.get(wanted) is None:
-                _refuse_missing_list(model, place[: depth + 1])
-                container[wanted] = {}
-            container = container[wanted]
-        else:
-            container = container[wanted]
+            return
+        if isinstance(container, dict) and container.get(wanted) is None:
+            _refuse_missing_list(model, place[: depth + 1])
+            container[wanted] = {}
+        container = container[wanted]
 
 
 def parse_place(name: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.optimizer.tables import parameters_of
 from modules.util.config.SampleConfig import SampleConfig
 from modules.util.config.section.OlderNames import OlderNames
-from modules.util.config.settings import Setting, iter_settings
+from modules.util.config.settings import Setting, iter_settings, section_name
 from modules.util.config.TrainConfig import SECTIONS, TrainConfig
 from modules.util.enum.choices import Optimizer
 
@@ -100,7 +100,7 @@ def settings_page(config: type[TrainConfig] = TrainConfig) -> str:
     lines = ["\n## The ten settings that matter first\n", _FIRST, ""]
     lines += [_TABLE, *(_row(by_path[path]) for path in FIRST)]
     for title in dict.fromkeys(setting.section for setting in settings):
-        about = " ".join(_first_line(section) for section in SECTIONS if _title(section) == title)
+        about = " ".join(_first_line(section) for section in SECTIONS if section_name(section) == title)
         lines.append(f"\n## {title}\n\n{about}\n")
         lines.extend(_tables([setting for setting in settings if setting.section == title]))
     for kind, title in ((ConceptConfig, "Concepts"), (SampleConfig, "Samples"), (OlderNames, "Older names")):
@@ -115,10 +115,6 @@ def _contents(lines: list[str]) -> str:
     return (
         "Chapters: " + ", ".join(f"[{title}](#{title.lower().replace(' ', '-')})" for title in titles) + "."
     )
-
-
-def _title(section: type[BaseConfig]) -> str:
-    return str(getattr(section, "SECTION", ""))
 
 
 def _first_line(kind: type[BaseConfig]) -> str:

@@ -90,10 +90,7 @@ def setting(
     within: tuple[float, float] | None = None,
     above: tuple[float, float] | None = None,
     below: tuple[float, float] | None = None,
-    ge: float | None = None,
-    gt: float | None = None,
-    le: float | None = None,
-    lt: float | None = None,
+    between: tuple[float, float] | None = None,
     multiple_of: int | None = None,
     min_length: int | None = None,
     visible: str = "",
@@ -111,9 +108,9 @@ def setting(
         title: label of its row, a few words. Without one, ``title_of_name`` makes it from the field's name.
         tip: what it does and when to change it, one or two sentences.
         group: box of the section in which it is shown.
-        within, above, below: range of its values. Both ends are allowed (``within``), the lower end is not
-            (``above``), or the upper end is not (``below``).
-        ge, gt, le, lt, multiple_of, min_length: other limits of its values.
+        within, above, below, between: range of its values. Both ends are allowed (``within``), the lower end is
+            not (``above``), the upper end is not (``below``), or neither is (``between``).
+        multiple_of, min_length: other limits of its values.
         visible: when the row is shown: conditions that must all hold, separated by commas. ``name`` is true
             when the field is on (or not empty), ``!name`` when it is not, ``name=A|B`` when it has one of the
             values. A leading dot means a field of the same object (``.train``).
@@ -128,11 +125,11 @@ def setting(
         cost: whether it decides how long an optimizer step takes: every other ``value`` does, or only whether
             it is on (``switch``: neither 0 nor empty).
     """
-    ge, le = within or (ge, le)
-    gt, le = above or (gt, le)
-    ge, lt = below or (ge, lt)
-    limits = {"ge": ge, "gt": gt, "le": le, "lt": lt, "multiple_of": multiple_of, "min_length": min_length}
     made: dict[str, Any] = {"default": default, "default_factory": factory}
+    ranges = {("ge", "le"): within, ("gt", "le"): above, ("ge", "lt"): below, ("gt", "lt"): between}
+    for names, ends in ranges.items():
+        made |= dict(zip(names, ends or (), strict=False))
+    limits = {"multiple_of": multiple_of, "min_length": min_length}
     made |= {name: value for name, value in limits.items() if value is not None}
     if isinstance(default, Enum):
         made["strict"] = False  # files hold the names of choices, not the choices

@@ -124,11 +124,12 @@ def iter_settings(model: type[BaseConfig]) -> tuple[Setting, ...]:
     if not issubclass(model, TrainConfig):
         return tuple(_settings_of(model, "", "", ""))
     known = frozenset(TrainConfig.model_fields)
-    found = [one for kind in SECTIONS for one in _settings_of(kind, "", _section_name(kind), "")]
-    return (*found, *_settings_of(model, "", _section_name(model), "", known))
+    found = [one for kind in SECTIONS for one in _settings_of(kind, "", section_name(kind), "")]
+    return (*found, *_settings_of(model, "", section_name(model), "", known))
 
 
-def _section_name(model: type[BaseConfig]) -> str:
+def section_name(model: type[BaseConfig]) -> str:
+    """The title of a section's page; empty for a part of a section."""
     return str(getattr(model, "SECTION", ""))
 
 

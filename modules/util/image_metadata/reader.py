@@ -125,11 +125,7 @@ def read_metadata(
             found = _hidden(path, about)
     except Unusable as error:
         return about._replace(error=str(error))
-    return (
-        about
-        if found is None
-        else _with_prompt(found, about.width, about.height, about.orientation, about.kind)
-    )
+    return about if found is None else _with_prompt(found, about)
 
 
 def _beside(path: str | os.PathLike[str]) -> Found | None:
@@ -217,24 +213,29 @@ def _read(fields: Fields) -> ImageMetadata:
     width, height = fields.width, fields.height
     if width < 1 or height < 1:
         raise Unusable(Reason.BAD_HEADER, f"{width}x{height} pixels")
+    about = ImageMetadata(width=width, height=height, kind=fields.kind)
     if width * height > MAX_PIXELS:
-        error = str(Unusable(Reason.TOO_MANY_PIXELS, f"{width}x{height}"))
-        return ImageMetadata(None, None, width, height, error=error, kind=fields.kind)
+        return about._replace(error=str(Unusable(Reason.TOO_MANY_PIXELS, f"{width}x{height}")))
     found = _find(fields)
-    if found is not None:
-        return _with_prompt(found, width, height, fields.orientation(), fields.kind)
+    # before the rotation is looked for, which may leave another note
     error = str(fields.note or Reason.NO_PROMPT)
-    return ImageMetadata(None, None, width, height, None, None, error, fields.orientation(), fields.kind)
+    about = about._replace(error=error, orientation=fields.orientation())
+    return about if found is None else _with_prompt(found, about)
 
 
-def _with_prompt(found: Found, width: int, height: int, orientation: int, kind: str) -> ImageMetadata:
+def _with_prompt(found: Found, about: ImageMetadata) -> ImageMetadata:
     prompt, negative, generator, seed, sources = found
     long = max(len(prompt), len(negative))
     if long > MAX_PROMPT:
-        error = str(Unusable(Reason.PROMPT_TOO_LONG, f"{long} characters"))
-        return ImageMetadata(None, None, width, height, None, None, error, orientation, kind)
-    prompt, negative = plain_unicode(prompt).strip(), plain_unicode(negative).strip()
-    return ImageMetadata(prompt, negative, width, height, generator, seed, None, orientation, kind, sources)
+        return about._replace(error=str(Unusable(Reason.PROMPT_TOO_LONG, f"{long} characters")))
+    return about._replace(
+        prompt=plain_unicode(prompt).strip(),
+        negative_prompt=plain_unicode(negative).strip(),
+        generator=generator,
+        seed=seed,
+        error=None,
+        sources=sources,
+    )
 
 
 def _find(fields: Fields) -> Found | None:
@@ -290,29 +291,19 @@ def _plain_description(fields: Fields) -> Found | None:
 
 
 def _named_texts(fields: Fields) -> Iterator[Found]:
-    places = fields.places
-    if "parameters" in places:
-        for text in fields.texts("parameters"):
-            yield from _interpreted(fields, text, plain=True)
-    if "prompt" in places:
-        for text in fields.texts("prompt"):
-            yield from _prompt_text(fields, text)
-    if "Prompt" in places:
-        for text in fields.texts("Prompt"):
-            yield from _worded(fields, text, _TITLED_KEYS)
+    for text in fields.texts("parameters"):
+        yield from _interpreted(fields, text, plain=True)
+    for text in fields.texts("prompt"):
+        yield from _prompt_text(fields, text)
+    for text in fields.texts("Prompt"):
+        yield from _worded(fields, text, _TITLED_KEYS)
     for key in _INVOKE_KEYS:
-        if key in places:
-            for text in fields.texts(key):
-                yield from _interpreted(fields, text, plain=False)
-    if "Dream" in places:
-        yield from map(_dream, fields.texts("Dream"))
-    if "Comment" in places or "Description" in places:
-        yield from _described(fields)
-    for key in _OTHER_KEYS:
-        if key in places:
-            for text in fields.texts(key):
-                yield from _interpreted(fields, text, plain=False)
-    for key in [key for key in places if key not in _KNOWN_KEYS][:_MAX_UNKNOWN_KEYS]:
+        for text in fields.texts(key):
+            yield from _interpreted(fields, text, plain=False)
+    yield from map(_dream, fields.texts("Dream"))
+    yield from _described(fields)
+    unknown = [key for key in fields.places if key not in _KNOWN_KEYS][:_MAX_UNKNOWN_KEYS]
+    for key in (*_OTHER_KEYS, *unknown):
         for text in fields.texts(key):
             yield from _interpreted(fields, text, plain=False)
 

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from modules.model.text.clip_vocabulary import START, make_clip_tokenizer, read_merges, vocabulary
 from modules.spec.parts import CLIP_END
+from modules.weights.one_file import save_file as save_single_file
 from modules.weights.part_sources import Sources, find_tokenizer
-from modules.weights.saving import save_single_file
 from tests.tiny import tiny_folder, tiny_model, tiny_setup
 
 TOKENS = 49408

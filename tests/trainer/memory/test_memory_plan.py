@@ -25,7 +25,7 @@ from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import Optimizer
 from modules.util.errors import UserError
-from modules.weights.saving import save_single_file
+from modules.weights.one_file import save_file as save_single_file
 from tests.tiny import SIZE, factories, tiny_folder, tiny_setup
 from tests.tiny.batches import train_pairs
 from tests.tiny.stable_diffusion import write_standard_pipeline

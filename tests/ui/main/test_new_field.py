@@ -21,7 +21,7 @@ class Extended(TrainConfig):
     SECTION: ClassVar[str] = "Training"
 
     sparkle_strength: Float = setting(
-        0.25, ge=0, le=2, title="Sparkle", group="Sparkle", tip="How much the images glitter."
+        0.25, within=(0, 2), title="Sparkle", group="Sparkle", tip="How much the images glitter."
     )
 
 

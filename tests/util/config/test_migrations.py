@@ -76,7 +76,7 @@ def _double(data: dict[str, Any]) -> dict[str, Any]:
 class Versioned(BaseConfig):
     VERSION: ClassVar[int] = 3
     MIGRATIONS = {1: _double, 2: _double}
-    size: int = setting(1, ge=0, le=100, title="Size", tip="Its size.")
+    size: int = setting(1, within=(0, 100), title="Size", tip="Its size.")
 
 
 class Holder(BaseConfig):

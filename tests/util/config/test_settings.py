@@ -246,7 +246,7 @@ def test_typed_text_is_read_and_checked() -> None:
 class NewPart(BaseConfig):
     """A part nobody has heard of."""
 
-    size: Float = setting(2.5, ge=0, title="Size", tip="How large it is.")
+    size: Float = setting(2.5, within=(0, 10), title="Size", tip="How large it is.")
 
 
 class NewConfig(BaseConfig):
@@ -254,7 +254,7 @@ class NewConfig(BaseConfig):
 
     VERSION: ClassVar[int] = 1
     zeal: Float = setting(
-        0.5, ge=0, le=1, title="Zeal", tip="How much of it.", group="New", visible="!part.size"
+        0.5, within=(0, 1), title="Zeal", tip="How much of it.", group="New", visible="!part.size"
     )
     part: NewPart = setting(factory=NewPart, title="Part", tip="Holds more.")
 

@@ -54,7 +54,6 @@ _FEW_BITS = {
     "int8": "INT_8",
     "uint4": "NFLOAT_4",
 }
-_NOT_OFFLOADED = ("INT_8", "NFLOAT_4")
 _NETWORKS = {"lora": "LORA", "lokr": "LOKR", "locon": "LORA"}
 _LOSSES = {"mse": "mse_strength", "mae": "mae_strength"}
 _OTHER = (
@@ -126,7 +125,7 @@ def _config(fields: Fields, name: str, given: str, notes: Notes) -> TrainConfig:
         "rlhf_enabled": False,
         **_network(network, family, adapter, notes),
     }
-    _weights(model, train, family, parts, adapter, made, notes)
+    _weights(model, train, family, parts, adapter, made)
     inside, together = _accumulation(train, notes)
     made |= {"gradient_accumulation_steps": inside * together}
     made |= _training(train, family, parts, together, notes) | _levels(train, family, notes)
@@ -134,7 +133,7 @@ def _config(fields: Fields, name: str, given: str, notes: Notes) -> TrainConfig:
     made |= _saving(fields, name, together, notes)
     trigger = fields.text("trigger_word")
     rates: list[float] = []
-    masks, sets = MaskKinds("alpha_mask"), fields.items("datasets")
+    masks, sets = MaskKinds(), fields.items("datasets")
     # the weight of black, from the first data set that sets one
     least = [value for one in sets if (value := one.number("mask_min_value", None)) is not None]
     made["concepts"] = [import_dataset(one, trigger, rates, masks, notes) for one in sets]
@@ -219,7 +218,7 @@ def _plain(name: object) -> str:
 
 
 def _weights(
-    model: Fields, train: Fields, family: ModelType, parts: Data, adapter: bool, made: Data, notes: Notes
+    model: Fields, train: Fields, family: ModelType, parts: Data, adapter: bool, made: Data
 ) -> None:
     """Import the number formats of weights, and layer offloading to main memory."""
     dtype = train.text("dtype", "fp32")

@@ -6,14 +6,9 @@ from modules.util.config.foreign.Notes import Notes
 
 
 class MaskKinds:
-    """Sources of masks. Other programs set them per image folder, this one per run.
+    """Sources of masks. Other programs set them per image folder, this one per run."""
 
-    Args:
-        field: the field that notes about them name.
-    """
-
-    def __init__(self, field: str) -> None:
-        self._field = field
+    def __init__(self) -> None:
         self._kinds: list[str] = []
 
     def add(self, alpha: bool, folder: str) -> str:
@@ -32,7 +27,7 @@ class MaskKinds:
         if not named:
             return {}
         if len(set(named)) > 1:
-            notes.add(self._field, True, f"one source of masks for the run here: {named[0]}", ours=named[0])
+            notes.add("alpha_mask", True, f"one source of masks for the run here: {named[0]}", ours=named[0])
         return {
             "masked_training": True,
             "mask_source": named[0],

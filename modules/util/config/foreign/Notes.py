@@ -44,13 +44,7 @@ class Note(str):
     faulty: bool
 
     def __new__(
-        cls,
-        place: str,
-        theirs: str,
-        why: str,
-        ours: str = "",
-        changes_weights: bool = True,
-        faulty: bool = False,
+        cls, place: str, theirs: str, why: str, ours: str, changes_weights: bool, faulty: bool = False
     ) -> Self:
         made = super().__new__(cls, _line(place, theirs, why))
         made.place, made.theirs, made.why, made.ours = place, theirs, why, ours
@@ -97,9 +91,7 @@ class Notes:
 
     def say(self, place: str, why: str, changes_weights: bool | None = None) -> None:
         """Add a note about ``place`` whatever its value is."""
-        if changes_weights is None:
-            changes_weights = _SAME_WEIGHTS.match(place) is None
-        self._found.append(Note(place, "", why, "", changes_weights))
+        self.add(place, None, why, changes_weights=changes_weights)
 
     def moved(self, place: str, value: Any, ours: str, why: str) -> None:
         """Note a setting that means the same elsewhere. It loses nothing, and is shown only in a comparison."""

@@ -102,7 +102,7 @@ def read_kohya(path: Path, family: str = "") -> tuple[TrainConfig | list[Concept
     notes = Notes()
     if "datasets" in data:
         rates: list[float] = []
-        masks = MaskKinds("alpha_mask")
+        masks = MaskKinds()
         concepts, _ = import_datasets(data, {}, rates, masks, notes)
         note_dropout(rates, notes)
         source = masks.settings(notes, normalized=False).get("mask_source")
@@ -136,9 +136,9 @@ def _config(fields: Fields, folder: Path, given: str, notes: Notes) -> TrainConf
     _weights(fields, family, parts, adapter, made, notes)
     _sources(fields, family, parts)
     made |= import_optimizer(fields, notes) | import_noise(fields, family, parts, notes)
-    made |= _steps(fields) | _saving(fields, notes)
+    made |= _steps(fields) | _saving(fields)
     rates: list[float] = []
-    masks, wanted = MaskKinds("alpha_mask"), fields.flag("masked_loss")
+    masks, wanted = MaskKinds(), fields.flag("masked_loss")
     made["concepts"] = _concepts(fields, folder, made, rates, masks, notes)
     found = masks.settings(notes, normalized=False)
     if wanted and not found:
@@ -181,9 +181,8 @@ def _weights(fields: Fields, family: ModelType, parts: Data, adapter: bool, made
         raise UnsupportedError(f"{show(mixed)} is not supported", "mixed_precision", "nearest: bf16")
     compute = _DTYPES[mixed]
     made["train_dtype"] = compute
-    half = fields.flag("full_bf16"), fields.flag("full_fp16")
-    own = "BFLOAT_16" if half[0] else "FLOAT_16" if half[1] else "FLOAT_32"
-    if half[1]:
+    own = "BFLOAT_16" if fields.flag("full_bf16") else "FLOAT_32"
+    if fields.flag("full_fp16"):
         notes.add("full_fp16", True, "not supported for trained weights: they have 32 bits", ours=False)
         own = "FLOAT_32"
     made["lora_weight_dtype"] = own
@@ -192,9 +191,8 @@ def _weights(fields: Fields, family: ModelType, parts: Data, adapter: bool, made
         parts[part]["weight_dtype"] = own if trained else compute
     if fields.flag("no_half_vae"):
         parts[family.spec.vae]["weight_dtype"] = "FLOAT_32"
-    if fields.flag("fp8_base") and adapter:
-        parts[family.denoiser]["weight_dtype"] = "FLOAT_8"
-    if fields.flag("fp8_base_unet") and adapter:
+    eight_bits = [fields.flag(name) for name in ("fp8_base", "fp8_base_unet")]
+    if adapter and any(eight_bits):
         parts[family.denoiser]["weight_dtype"] = "FLOAT_8"
     swapped = fields.whole("blocks_to_swap", 0)
     blocks = family.spec.blocks
@@ -233,7 +231,7 @@ def _steps(fields: Fields) -> Data:
     return made
 
 
-def _saving(fields: Fields, notes: Notes) -> Data:
+def _saving(fields: Fields) -> Data:
     folder, name = fields.text("output_dir"), fields.text("output_name", "last")
     made: Data = {"output_model_destination": str(Path(folder) / f"{name}.safetensors")}
     for prefix, ours in (("save", "save_every"), ("sample", "sample_after")):

@@ -12,11 +12,6 @@ _BLOCKS = "blocks"
 _FEW_BITS = ("FLOAT_8", "INT_8", "NFLOAT_4", "INT_W8A8", "FLOAT_W8A8", "GGUF")
 
 
-def import_layers(full: Mapping[str, Any], family: ModelType, notes: Notes) -> dict[str, Any]:
-    """Our layer settings. As in OneTrainer, a filter takes precedence over the preset."""
-    return _chosen(full, family, "", notes)
-
-
 def import_rounded_layers(
     full: Mapping[str, Any],
     ours: Mapping[str, Any],
@@ -37,19 +32,25 @@ def import_rounded_layers(
         notes.add("quantization", given, "not an object", faulty=True)
         return {}
     parts = [full[part] for part in family.parts if isinstance(full[part], Mapping)]
-    if any(_in_few_bits(part) for part in parts) and given.get("svd_dtype") not in (None, "NONE"):
+    if any(in_few_bits(part) for part in parts) and given.get("svd_dtype") not in (None, "NONE"):
         notes.add("quantization.svd_dtype", given["svd_dtype"], "not supported; changes memory and rounding")
         notes.differences(given, defaults, set(given) - {"svd_rank"}, "quantization")
-    if not _in_few_bits(ours) or given.get("layer_filter_preset") == _BLOCKS:
+    if not in_few_bits(ours) or given.get("layer_filter_preset") == _BLOCKS:
         return {}
-    return {"quantization": _chosen({**defaults, **given}, family, "quantization.", notes)}
+    return {"quantization": import_layers({**defaults, **given}, family, notes, "quantization.")}
 
 
-def _in_few_bits(part: Mapping[str, Any]) -> bool:
+def in_few_bits(part: Mapping[str, Any]) -> bool:
+    """Return whether the weights of a section are kept in 8 or 4 bits."""
     return str(part.get("weight_dtype")).startswith(_FEW_BITS)
 
 
-def _chosen(full: Mapping[str, Any], family: ModelType, prefix: str, notes: Notes) -> dict[str, Any]:
+def import_layers(
+    full: Mapping[str, Any], family: ModelType, notes: Notes, prefix: str = ""
+) -> dict[str, Any]:
+    """Our settings of layers, whose names begin with ``prefix``. As in OneTrainer, a filter takes precedence over the
+    preset.
+    """
     preset, text = full["layer_filter_preset"], full["layer_filter"]
     if not isinstance(preset, str) or not isinstance(text, str):
         return {"layer_filter_preset": preset, "layer_filter": text}

@@ -12,6 +12,7 @@ from typing import Any
 from modules.util.config.faults import raise_all, show
 from modules.util.config.foreign.base_family import family_of_base
 from modules.util.config.foreign.Notes import Notes
+from modules.util.config.onetrainer.layers_import import in_few_bits
 from modules.util.config.onetrainer.optimizer_import import import_optimizer
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import PeftType, TrainingMethod
@@ -29,9 +30,7 @@ _FAMILIES = {
     "LTX_2": ("FLUX_DEV_1", "it makes videos"),
 }
 """Unsupported families: the nearest supported one, and why."""
-_METHODS = {
-    "FINE_TUNE_VAE": ("FINE_TUNE", "the VAE is always frozen here"),
-}
+_METHODS = {"FINE_TUNE_VAE": ("FINE_TUNE", "the VAE is always frozen here")}
 
 
 def offered(
@@ -144,17 +143,13 @@ def _of_words(
     return _choose("training_method", full, methods, nearest, lenient, notes, faults)
 
 
-def _impossible(full: Mapping[str, Any], family: ModelType, made: Data) -> list[UserError]:
+def _impossible(full: Mapping[str, Any], family: ModelType, made: Data) -> Iterator[UserError]:
     """Faults: values with no defined meaning for what is trained, and files that cannot be read."""
-    faults: list[UserError] = []
-    weighting = full.get("loss_weight_fn")
-    if weighting == "SIGMA" and not family.spec.flow_matching:
-        faults.append(
-            ConfigError(
-                f"SIGMA is not defined for {family.label}, which is not a flow-matching model",
-                "loss_weight_fn",
-                "choose CONSTANT or MIN_SNR_GAMMA",
-            )
+    if full.get("loss_weight_fn") == "SIGMA" and not family.spec.flow_matching:
+        yield ConfigError(
+            f"SIGMA is not defined for {family.label}, which is not a flow-matching model",
+            "loss_weight_fn",
+            "choose CONSTANT or MIN_SNR_GAMMA",
         )
     named = [("base_model_name", full.get("base_model_name"))]
     for part in family.parts:
@@ -162,29 +157,17 @@ def _impossible(full: Mapping[str, Any], family: ModelType, made: Data) -> list[
         section = section if isinstance(section, Mapping) else {}
         named.append((f"{part}.model_name", section.get("model_name")))
         trained = made["training_method"] == "FINE_TUNE" and part != "vae" and section.get("train") is True
-        dtype = str(section.get("weight_dtype")).removesuffix("_COMPRESSED")
-        if trained and dtype in _FEW_BITS:
-            faults.append(
-                UnsupportedError(
-                    f"weights kept in {show(section['weight_dtype'])} cannot be trained themselves",
-                    f"{part}.weight_dtype",
-                    "nearest: BFLOAT_16, or train a LORA",
-                )
+        if trained and in_few_bits(section):
+            yield UnsupportedError(
+                f"weights kept in {show(section['weight_dtype'])} cannot be trained themselves",
+                f"{part}.weight_dtype",
+                "nearest: BFLOAT_16, or train a LORA",
             )
     for field, name in named:
         denoiser = field in ("base_model_name", "transformer.model_name") and family.denoiser == "transformer"
         if isinstance(name, str) and name.lower().endswith(".gguf") and not denoiser:
-            faults.append(
-                UnsupportedError(
-                    f"{show(name)} is a GGUF file, which is read for transformers only",
-                    field,
-                    "take the same model in FLOAT_8 or BFLOAT_16, as .safetensors",
-                )
+            yield UnsupportedError(
+                f"{show(name)} is a GGUF file, which is read for transformers only",
+                field,
+                "take the same model in FLOAT_8 or BFLOAT_16, as .safetensors",
             )
-    return faults
-
-
-_FEW_BITS = (
-    *("INT_8", "FLOAT_8", "NFLOAT_4", "INT_W8A8", "FLOAT_W8A8"),
-    *("GGUF", "GGUF_A8_FLOAT", "GGUF_A8_INT"),
-)

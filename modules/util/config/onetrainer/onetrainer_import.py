@@ -34,7 +34,7 @@ from modules.util.config.onetrainer.onetrainer_migrations import (
     upgrade_concept,
     upgrade_train,
 )
-from modules.util.config.onetrainer.parts_import import import_part
+from modules.util.config.onetrainer.parts_import import SAME_NUMBERS, import_part
 from modules.util.config.onetrainer.remote_import import import_remote
 from modules.util.config.onetrainer.samples_import import SWITCH, import_painting, import_reading
 from modules.util.config.overrides import merge
@@ -59,7 +59,6 @@ _FORMATS = {
     "DIFFUSERS_LORA": "DIFFUSERS_LORA",
     "DIFFUSERS": "DIFFUSERS",
 }
-_DTYPES = {"TFLOAT_32": "FLOAT_32"}
 _BACKENDS = {"XFORMERS": "xformers", "FLASH": "flash", "FLASH_ATTN": "flash", "CUDNN": "_native_cudnn"}
 _USUAL_ATTENTION = ("SDP", "DEFAULT", "TORCH")
 _WITH_BACKENDS = (
@@ -132,7 +131,7 @@ def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tupl
     full |= _limit_of_gradients(full)
     family, chosen = offered(full, defaults, notes, lenient)
     made: Data = {
-        name: _DTYPES.get(value, value) if isinstance(value, str) else value
+        name: SAME_NUMBERS.get(value, value) if isinstance(value, str) else value
         for name, value in full.items()
         if name in TrainConfig.model_fields and name not in _SPECIAL
     }

@@ -15,7 +15,7 @@ from modules.util.enum.ModelType import ModelType
 
 Data = dict[str, Any]
 
-_SAME_NUMBERS = {"TFLOAT_32": "FLOAT_32"}
+SAME_NUMBERS = {"TFLOAT_32": "FLOAT_32"}
 _NEAREST = {
     "INT_W8A8": ("INT_8", "activations are not rounded to 8 bits"),
     "FLOAT_W8A8": ("FLOAT_8", "activations are not rounded to 8 bits"),
@@ -116,7 +116,7 @@ def _weights(part: str, given: Mapping[str, Any], base: Any, notes: Notes) -> An
     value = given["weight_dtype"]
     place = f"{part}.weight_dtype"
     name = value.removesuffix("_COMPRESSED") if isinstance(value, str) else ""
-    name = _SAME_NUMBERS.get(name, name)
+    name = SAME_NUMBERS.get(name, name)
     ours, difference = _NEAREST.get(name, (name, ""))
     if part == "transformer" and str(given.get("model_name") or base).lower().endswith(".gguf"):
         # the blocks of the file stay as they are; this applies to everything else

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from modules.spec.registry import FAMILIES, PARTS, TEXT_ENCODERS
 from modules.util.config.rules.rules import ConfigWarning, Finding, rule
@@ -37,10 +37,9 @@ def _parts_of_other_families(c: TrainConfig) -> Iterator[Finding]:
 
 @rule("epochs", "max_steps", "training_method", "embedding", "additional_embeddings", *PARTS)
 def _parts_that_stop(c: TrainConfig) -> Iterator[Finding]:
-    ends = {part: (getattr(c, part).stop_training_after, _unit(c, part)) for part in c.trained_parts()}
-    for place, one in c.places_of_embeddings().items():
-        if one.train:
-            ends[place] = (one.stop_training_after, one.stop_training_after_unit)
+    trained: dict[str, Any] = {part: getattr(c, part) for part in c.trained_parts()}
+    trained |= {place: one for place, one in c.places_of_embeddings().items() if one.train}
+    ends = {place: (one.stop_training_after, one.stop_training_after_unit) for place, one in trained.items()}
     for part, (after, unit) in ends.items():
         if unit is not StopUnit.NEVER and after < 1:
             yield ConfigError(
@@ -55,11 +54,6 @@ def _parts_that_stop(c: TrainConfig) -> Iterator[Finding]:
             "every part stops before the planned end, so the run ends when the last part stops",
             f"{longest}.stop_training_after",
         )
-
-
-def _unit(c: TrainConfig, part: str) -> StopUnit:
-    unit: StopUnit = getattr(c, part).stop_training_after_unit
-    return unit
 
 
 @rule("model_type", "base_model_name", *PARTS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from modules.spec.registry import TEXT_ENCODERS, modes_with
@@ -38,33 +38,25 @@ def _acts(c: TrainConfig, rows: str) -> bool:
     return c.rlhf_enabled and c.rlhf_mode.spec.shows(rows)
 
 
-def _fault_of(read: Callable[[], object]) -> Iterator[Finding]:
+@rule(*_MODE, "rlhf_rollout_size", "resolution")
+def _size(c: TrainConfig) -> Iterator[Finding]:
+    if not c.trains_online:
+        return
     try:
-        read()
+        rollout_size(c)
     except UserError as error:
         yield error
 
 
-@rule(*_MODE, "rlhf_rollout_size", "resolution")
-def _size(c: TrainConfig) -> Iterator[Finding]:
-    if c.trains_online:
-        yield from _fault_of(lambda: rollout_size(c))
-
-
 @rule(*_MODE, "rlhf_reward", "rlhf_rewards")
 def _rewards(c: TrainConfig) -> Iterator[Finding]:
-    if c.trains_online:
-        yield from _fault_of(lambda: reward_list(c))
-
-
-@rule(*_MODE, "rlhf_reward", "rlhf_rewards")
-def _rewards_are_known(c: TrainConfig) -> Iterator[Finding]:
     if not c.trains_online:
         return
     try:
         named = reward_list(c)
-    except UserError:
-        return  # reported by the rule above
+    except UserError as error:
+        yield error
+        return
     for index, one in enumerate(named):
         if odd := unknown_name(one.reward, rewards()):
             yield ConfigWarning(odd, f"rlhf_rewards[{index}].reward" if c.rlhf_rewards else "rlhf_reward")
@@ -141,16 +133,15 @@ def _trained_steps(c: TrainConfig) -> Iterator[Finding]:
     *("training_method", "embedding", "additional_embeddings"),
 )
 def _text_is_not_trained(c: TrainConfig) -> Iterator[Finding]:
-    if c.trains_online and c.trains_text():
-        trained = next(part for part in c.model_type.text_encoders if getattr(c, part).train)
+    if not c.trains_online:
+        return
+    trained = [place for place, one in c.places_of_embeddings().items() if one.train]
+    if c.trains_text():
+        trained.insert(0, next(part for part in c.model_type.text_encoders if getattr(c, part).train))
+    for place in trained:
         yield UnsupportedError(
-            f"{c.rlhf_mode} trains the denoiser alone", f"{trained}.train", f"set {trained}.train to false"
+            f"{c.rlhf_mode} trains the denoiser alone", f"{place}.train", f"set {place}.train to false"
         )
-    for place, one in c.places_of_embeddings().items() if c.trains_online else ():
-        if one.train:
-            yield UnsupportedError(
-                f"{c.rlhf_mode} trains the denoiser alone", f"{place}.train", f"set {place}.train to false"
-            )
 
 
 @rule(*_MODE, "rlhf_off_policy", "ema")

@@ -294,8 +294,7 @@ class RlhfSection(BaseConfig):
     )
     rlhf_dpo_validation_percentage: Float = _validation(
         10.0,
-        gt=0,
-        lt=100,
+        between=(0, 100),
         free=False,
         title="Percentage held back",
         tip=(

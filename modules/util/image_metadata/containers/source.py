@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from types import TracebackType
 
 from modules.util.image_metadata.limits import HEAD_BYTES, Reason, Unusable
 
@@ -80,16 +79,10 @@ class Source:
         except OSError as error:
             raise unusable(error) from error
 
-    def close(self) -> None:
-        """Close the descriptor."""
-        os.close(self._fd)
-
     def __enter__(self) -> Source:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         os.close(self._fd)
 
 
