@@ -85,7 +85,7 @@ def run(options: argparse.Namespace, progress: ProgressLine) -> None:
 
 
 def write(found: list[ImageLoss], options: argparse.Namespace) -> None:
-    """Write both files. If somebody has created one of them since the check, the other is written all the same."""
+    """Write both files. If somebody has created one of them since the check, the other is written anyway."""
     from modules.trainer.evaluate import image_losses
 
     errors = []
