@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
@@ -21,9 +22,12 @@ if str(ROOT) not in sys.path:
 from modules.tools.catalog import LOSSES  # noqa: E402
 from modules.util.config.load import check_config, load_layered  # noqa: E402
 from modules.util.display import command_parser, print_any_text  # noqa: E402
-from modules.util.errors import ConfigError, DataError  # noqa: E402
+from modules.util.errors import ConfigError, DataError, UserError, UserErrors  # noqa: E402
 from modules.util.files.result_file import check_result_file  # noqa: E402
 from scripts.curate import ProgressLine, exit_status  # noqa: E402
+
+if TYPE_CHECKING:
+    from modules.trainer.evaluate.image_losses import ImageLoss
 
 SHOWN = 20
 MAX_LEVELS = 100
@@ -75,11 +79,23 @@ def run(options: argparse.Namespace, progress: ProgressLine) -> None:
         print(f"{one.loss:.6f}  {one.path}")
     if len(found) > SHOWN:
         print(f"and {len(found) - SHOWN} more in the table")
-    check_free(options)
-    image_losses.write_table(found, options.target)
-    image_losses.write_sheet(found, options.target)
+    write(found, options)
     print(options.target)
     print(image_losses.sheet_of(options.target))
+
+
+def write(found: list[ImageLoss], options: argparse.Namespace) -> None:
+    """Write both files. If somebody has created one of them since the check, the other is written anyway."""
+    from modules.trainer.evaluate import image_losses
+
+    errors = []
+    for part in (image_losses.write_table, image_losses.write_sheet):
+        try:
+            part(found, options.target, options.overwrite)
+        except UserError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0] if len(errors) == 1 else UserErrors(errors)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> None:
     converting.clear_leftovers(options.target)
     converting.check_target(options.target, options.source, options.force, folder)
     if options.command == "pickle":
-        converting.convert_pickle(options.source, options.target, report)
+        converting.convert_pickle(options.source, options.target, report, options.force)
         return
     dtype = torch_dtype(options.dtype, "--dtype") if options.dtype else None
     sources: dict[str, str] = {}
@@ -109,7 +109,7 @@ def run(options: argparse.Namespace) -> None:
         if options.base is not None:
             converting.check_target(options.target, options.base, options.force)
         converting.convert_adapter(
-            options.source, options.target, options.to, options.family, options.base, dtype, report
+            options.source, options.target, options.to, options.family, options.base, dtype, report, options.force
         )
     elif options.command == "merge":
         converting.check_target(options.target, Path(options.base), options.force, folder)
@@ -123,10 +123,11 @@ def run(options: argparse.Namespace) -> None:
             dtype,
             report,
             sources,
+            options.force,
         )
     else:
         converting.convert_checkpoint(
-            str(options.source), options.target, options.family, options.to, dtype, report, sources
+            str(options.source), options.target, options.family, options.to, dtype, report, sources, options.force
         )
 
 

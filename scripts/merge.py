@@ -73,7 +73,7 @@ def run_model(options: Options, progress: ProgressLine) -> None:
         files.append((file, strength))
     converting.merge(model, files, dtype)
     if not options.dry_run:
-        converting.write_model(model, options.target, options.to, dtype, report)
+        converting.write_model(model, options.target, options.to, dtype, report, options.overwrite)
 
 
 def run_adapters(options: Options, progress: ProgressLine) -> None:
@@ -107,7 +107,9 @@ def finish(options: Options, made: object, dtype: object) -> None:
     shown = f"{ranks[0]}" if len(ranks) == 1 else f"{ranks[0]} to {ranks[-1]}"
     report(f"LORA of rank {shown} on {len(made.layers)} layers")
     if not options.dry_run:
-        combining.write_adapter(made, options.target, options.to, dtype, report)  # type: ignore[arg-type]
+        combining.write_adapter(
+            made, options.target, options.to, dtype, report, options.overwrite  # type: ignore[arg-type]
+        )
 
 
 def make_parser() -> argparse.ArgumentParser:

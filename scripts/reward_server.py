@@ -69,6 +69,9 @@ CONNECTIONS = 64
 HEAD_SECONDS = 5.0
 """Time limit in seconds for a connection to begin its encryption, and then to send the head of a request."""
 
+END_SECONDS = 3.0
+"""Time in seconds that the requests which are still arriving have once the server was told to end."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -165,6 +168,8 @@ class AnnouncingServer(uvicorn.Server):
     """Prints its address once it listens. A connection that does not begin its encryption is closed soon, because
     ``PatientProtocol`` sees only those that did.
 
+    When it is told to end, it answers complete requests, and closes the connections of others after ``END_SECONDS``.
+
     Args:
         announcement: the line to print.
     """
@@ -181,6 +186,15 @@ class AnnouncingServer(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             print(self._announcement, flush=True)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().call_later(END_SECONDS, self._close_incomplete)
+        await super().shutdown(sockets)
+
+    def _close_incomplete(self) -> None:
+        for one in list(self.server_state.connections):
+            if isinstance(one, PatientProtocol) and one.is_incomplete:
+                one.transport.abort()
 
 
 @dataclass

@@ -695,7 +695,7 @@ def run(options: argparse.Namespace, progress: ProgressLine) -> None:
     known_word(options.dtype, DataType, "--dtype", "type")
     known_word(options.attention_mask, PaddingMask, "--attention-mask", "choice")
     options.without = list(left_out(options))
-    if options.requests is None:
+    if options.requests is None and not options.dry_run:
         check_result_folder(options.out, "--out")
     if options.x or options.y:
         run_grid(options, progress)

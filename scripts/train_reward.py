@@ -45,6 +45,7 @@ from modules.reward.head_training import (  # noqa: E402
 from modules.reward.preference_head import (  # noqa: E402
     FEWEST_FITS,
     Head,
+    HeadReport,
     UsualFit,
     check_place,
     save_head,
@@ -493,6 +494,20 @@ def _give_way() -> None:
         os.nice(10)
 
 
+def save_learned(
+    path: Path, head: Head, features: FeatureOptions, probe_D: torch.Tensor, report: HeadReport
+) -> None:
+    """Write a head. If somebody has put another file there since the check, it is kept under another name, which the
+    error tells.
+    """
+    try:
+        check_place(path)
+    except DataError:
+        save_head(path, head, features, probe_D, report, replace=False)
+        raise
+    save_head(path, head, features, probe_D, report)
+
+
 def train(options: argparse.Namespace) -> dict[str, object]:
     """Read comparisons, compute features, fit the head and write it; return the summary to print."""
     head_options = HeadOptions(options.hidden, options.strength, options.holdout, options.seed)
@@ -536,9 +551,8 @@ def train(options: argparse.Namespace) -> dict[str, object]:
         head, report = train_head(data, head_options)
     fit, why_none = None, ""
     if options.out is not None:
-        check_place(options.out)
         # save first without the fit, so that the learned head is not lost if the rest fails
-        save_head(options.out, head, described, probe_D, report)
+        save_learned(options.out, head, described, probe_D, report)
         fit, why_none = usual_fit(images, untrained, extract)
         if fit is not None:
             save_head(options.out, head, described, probe_D, report, fit)

@@ -18,6 +18,8 @@ from modules.generator.Generator import Description, Generator, ImageRequest, Ma
 from modules.util.errors import DataError, UserError
 from modules.util.files.user_path import user_path
 from modules.util.owned_files import Owned, shown
+from modules.util.tensors.peft_config import NAME as PEFT_CONFIG
+from modules.util.tensors.peft_config import alters_strength
 from modules.util.web.HttpClient import HttpClient
 
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -98,8 +100,18 @@ class Remote(Generator):
         """The name of an adapter file in the program. The file is copied there if it is missing.
 
         The name is derived from the content, so that a file of another origin is never replaced.
+
+        Raises:
+            UserError: there is no such file, its strength is in another one, or the program does not see it.
         """
         check_adapter(file)
+        if alters_strength(file):
+            raise DataError(
+                f"{self.WHAT} would use the adapter {shown(file)} with a wrong strength: it does not read "
+                f"{PEFT_CONFIG} next to it",
+                "--adapter",
+                "scripts/convert_model.py adapter FILE NEW --to KOHYA_LORA writes a file with its strength: use that",
+            )
         stem = f"tastemaker-{hashlib.sha256(file.read_bytes()).hexdigest()[:16]}"
         found = _named(stem, offer.adapters)
         if found:

@@ -220,12 +220,14 @@ def _common_layers(
     return places, others
 
 
-def write_adapter(made: Made, target: Path, layout: str, dtype: torch.dtype | None, report: Report) -> None:
-    """Write a LoRA in a layout."""
+def write_adapter(
+    made: Made, target: Path, layout: str, dtype: torch.dtype | None, report: Report, replace: bool
+) -> None:
+    """Write a LoRA in a layout; ``replace`` as for ``atomic_path``."""
     tensors = layout_tensors(made.model, "LORA", made.layers, layout, dtype)
     facts = spec_metadata(made.model, target.stem)
     if not get_layout(layout).alpha:
         facts |= diffusers_metadata({place: (layer.rank, False) for place, layer in made.layers.items()})
     report(f"writing {target}")
-    with atomic_path(target) as temporary:
+    with atomic_path(target, replace) as temporary:
         write_safetensors(tensors, temporary, facts | digests(tensors, facts))

@@ -127,6 +127,7 @@ def convert_adapter(
     base: Path | None = None,
     dtype: torch.dtype | None = None,
     report: Report = lambda _: None,
+    replace: bool = False,
 ) -> None:
     """Rewrite an adapter file in another layout.
 
@@ -134,6 +135,7 @@ def convert_adapter(
         base: folder or file of its model. Only names and shapes are used; a folder's weights are not even
             read.
         dtype: type of the weights; ``None`` keeps them.
+        replace: as for ``atomic_path``.
     """
     shape = get_layout(layout)
     find_adapter(source)
@@ -155,7 +157,7 @@ def convert_adapter(
             {place: (layer.rank, "dora_scale" in layer.tensors) for place, layer in layers.items()}
         )
     report(f"writing {target}")
-    with atomic_path(target) as temporary:
+    with atomic_path(target, replace) as temporary:
         write_safetensors(made, temporary, facts | digests(made, facts))
 
 
@@ -167,17 +169,19 @@ def convert_checkpoint(
     dtype: torch.dtype | None = None,
     report: Report = lambda _: None,
     part_sources: Mapping[str, str] | None = None,
+    replace: bool = False,
 ) -> None:
     """Rewrite a model: ``kind`` is DIFFUSERS (a folder) or SAFETENSORS (one file; see ``one_file`` for what
     is in it).
 
     Args:
         part_sources: part name -> another source: a file, a folder or a hub name.
+        replace: whether to replace an existing target.
     """
     setup = create_model_setup(family)
     report(f"reading {source}")
     model = load_lazily(source, setup, kind, True, part_sources or {})
-    write_model(model, target, kind, dtype, report)
+    write_model(model, target, kind, dtype, report, replace)
 
 
 def merge_adapter(
@@ -190,11 +194,13 @@ def merge_adapter(
     dtype: torch.dtype | None = None,
     report: Report = lambda _: None,
     part_sources: Mapping[str, str] | None = None,
+    replace: bool = False,
 ) -> None:
     """Write a model with the change of an adapter, times ``strength``, added to its weights.
 
     Args:
         part_sources: part name -> another source: a file, a folder or a hub name.
+        replace: whether to replace an existing target.
     """
     setup = create_model_setup(family)
     find_adapter(adapter)
@@ -206,7 +212,7 @@ def merge_adapter(
     report_lost_layers(model, file, kind, report)
     report(f"merging {file.kind} into {counted(len(file.layers), 'layer')}")
     merge(model, [(file, strength)], dtype)
-    write_model(model, target, kind, dtype, report)
+    write_model(model, target, kind, dtype, report, replace)
 
 
 def report_lost_layers(model: Model, file: AdapterFile, kind: str, report: Report) -> None:
@@ -295,11 +301,16 @@ def _alone(path: str, layer: nn.Module) -> nn.Module:
     return layer
 
 
-def write_model(model: Model, target: Path, kind: str, dtype: torch.dtype | None, report: Report) -> None:
+def write_model(
+    model: Model, target: Path, kind: str, dtype: torch.dtype | None, report: Report, replace: bool
+) -> None:
     """Write a whole model as DIFFUSERS or SAFETENSORS.
 
+    Args:
+        replace: whether to replace an existing target.
+
     Raises:
-        DataError: there is not enough disk space.
+        DataError: there is not enough disk space. UserError: the target was created meanwhile.
     """
     if kind == "DIFFUSERS":
         entries = [tensor for name in model.modules() for tensor in part_tensors(model, name, dtype).values()]
@@ -308,9 +319,9 @@ def write_model(model: Model, target: Path, kind: str, dtype: torch.dtype | None
     _check_room(target, sum(tensor.nbytes for tensor in entries))
     report(f"writing {target}")
     if kind == "DIFFUSERS":
-        save_folder(model, target, dtype)
+        save_folder(model, target, dtype, replace)
     else:
-        one_file.save_file(model, target, dtype)
+        one_file.save_file(model, target, dtype, replace=replace)
 
 
 def _check_room(target: Path, needed: int) -> None:
@@ -341,8 +352,13 @@ def load_lazily(
     return setup.load(source, PartDtypes(lazy=True), parts, part_sources=part_sources)
 
 
-def convert_pickle(source: Path, target: Path, report: Report = lambda _: None) -> None:
+def convert_pickle(
+    source: Path, target: Path, report: Report = lambda _: None, replace: bool = False
+) -> None:
     """Write the tensors of a pickle as safetensors under the same names. No code in the pickle is run.
+
+    Args:
+        replace: as for ``atomic_path``.
 
     Raises:
         UserError: the file does not exist, is not a pickle of tensors, or asks to run anything else.
@@ -361,7 +377,7 @@ def convert_pickle(source: Path, target: Path, report: Report = lambda _: None) 
     if others:
         report(f"omitted, because they are not tensors: {', '.join(others[:10])}")
     report(f"writing {counted(len(tensors), 'tensor')} to {target}")
-    with atomic_path(target) as temporary:
+    with atomic_path(target, replace) as temporary:
         write_lazily(tensors, temporary, {"format": "pt"})
 
 

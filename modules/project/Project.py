@@ -27,7 +27,7 @@ from modules.util.files.user_path import user_path
 from modules.util.owned_files import TEMPORARY, Owned, shown
 from modules.util.prompts_file import ENDING, PromptRow
 from modules.util.tensors.peft_config import NAME as PEFT_CONFIG
-from modules.util.tensors.peft_config import START, settings_of
+from modules.util.tensors.peft_config import START, WEIGHTS, settings_of
 
 PROMPTS = "prompts.txt"
 EDITS = f"prompts{ENDING}"
@@ -140,6 +140,7 @@ class Project:
         check_tasks(given, FAMILIES[made.model.type])
         made.hold_out(hold_out([one.task for one in given], made.seed))
         if adapter is not None and not adapter.is_file():
+            _refuse_folder(adapter)
             raise DataError(f"there is no file {shown(adapter)}", "--adapter", "check the path")
         if made.image.source_resolution is not None and not made.edits:
             raise DataError(
@@ -304,6 +305,7 @@ class Project:
             # with "..", a file outside would pass for one of the project
             folder = path.parent.resolve() if ".." in path.parts else path.parent.absolute()
             return Adapter(path.stem, folder / path.name)
+        _refuse_folder(path)
         start = ["start"] if self.file.model.adapter else []
         known = ["base", *start, *trained, *(["last"] if start or trained else [])]
         raise DataError(f"there is no adapter {name!r} here", hint=f"known: {', '.join(known)}, or a file")
@@ -329,6 +331,16 @@ class Project:
             return ""
         inside = path.is_relative_to(self.folder)
         return path.relative_to(self.folder).as_posix() if inside else os.fspath(path)
+
+
+def _refuse_folder(adapter: Path) -> None:
+    """Raise ``DataError`` if a folder is given as an adapter, such as that in which peft keeps one."""
+    if adapter.is_dir():
+        raise DataError(
+            f"the adapter {shown(adapter)} is a folder, not a file",
+            "--adapter",
+            f"name the file in it, such as {WEIGHTS}",
+        )
 
 
 def generator_settings(file: ProjectFile) -> dict[str, Any]:

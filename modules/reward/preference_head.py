@@ -104,8 +104,9 @@ def save_head(
     probe_D: Tensor,
     report: HeadReport | None = None,
     usual_fit: UsualFit | None = None,
+    replace: bool = True,
 ) -> None:
-    """Write a head as safetensors with its description, atomically."""
+    """Write a head as safetensors with its description; ``replace`` as for ``atomic_path``."""
     taste = isinstance(head, TasteHead)
     told = asdict(features)
     description = {
@@ -116,7 +117,7 @@ def save_head(
     }
     tensors = {**head.tensors, "probe_D": probe_D}
     tensors = {name: one.contiguous() for name, one in tensors.items()}
-    with atomic_path(path) as temporary:
+    with atomic_path(path, replace) as temporary:
         write_safetensors(tensors, temporary, {"description": json.dumps(description, allow_nan=False)})
 
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 import tkinter as tk
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from tkinter import ttk
+from typing import TypeVar
 
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.theme import style_text
 from modules.ui.widgets.tk_support import chosen_line, make_modal, pack_with_bar, place_over, set_text
 
+T = TypeVar("T")
+SOON = 0.3
+"""Seconds that work may take before a window says that it is being done."""
 MASK = "\u2022"
 FRAME = 60
 """Height of the title bar of the desktop, at 100 %."""
@@ -199,6 +206,57 @@ def ask_buttons(ui: Ui, title: str, question: str, labels: Sequence[str], usual:
     dialog.present(buttons[usual])
     ui.root.wait_window(dialog)
     return answer[0] if answer else None
+
+
+class _Cancelled(Exception):
+    """The person has cancelled the work."""
+
+
+def wait_for(
+    ui: Ui, title: str, text: str, cancel: str, work: Callable[[Callable[[], None]], T]
+) -> T | None:
+    """Run ``work`` in the background and return its result; ``None`` if cancelled. What it raises is raised here.
+
+    The main window takes no input meanwhile. If it takes longer than ``SOON``, a dialog says so and offers to cancel.
+
+    Args:
+        cancel: text of the button.
+        work: is given a function that ends it, by an exception, once the person has cancelled. It must call it often.
+    """
+    result: Future[T] = Future()
+    cancelled = threading.Event()
+
+    def proceed() -> None:
+        if cancelled.is_set():
+            raise _Cancelled
+
+    def run() -> None:
+        try:
+            result.set_result(work(proceed))
+        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+            result.set_exception(error)
+
+    threading.Thread(target=run, daemon=True, name="background-work").start()
+    with suppress(TimeoutError):
+        return result.result(SOON)
+    dialog = Dialog(ui, title, width=420)
+    ttk.Label(dialog.body, text=text, wraplength=ui.theme.px(390), justify="left").pack(anchor="w")
+    button = dialog.add_button(cancel, dialog.cancel)
+
+    ended = threading.Event()
+
+    def close() -> None:
+        if dialog.winfo_exists():
+            ended.set()
+            dialog.destroy()
+
+    result.add_done_callback(lambda _result: ui.pump.post(close))
+    dialog.present(button)
+    ui.root.wait_window(dialog)
+    if ended.is_set():
+        return result.result()
+    cancelled.set()
+    return None
 
 
 def show_notes(ui: Ui, title: str, head: str, lines: Sequence[str]) -> Dialog:

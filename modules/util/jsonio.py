@@ -20,24 +20,28 @@ MAX_JSON_BYTES = 256 * 1024 * 1024
 
 
 @contextmanager
-def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_path(path: str | os.PathLike[str], replace: bool = True) -> Iterator[Path]:
     """Yield a temporary path next to ``path``. On success, that file is flushed to disk and replaces
     ``path``.
 
     If the block raises, the temporary file is removed and ``path`` is unchanged. The path must come from a
     person on this computer, or be derived from such a path. Names from untrusted files go through ``Owned``.
 
+    Args:
+        replace: whether to replace an existing file. Otherwise whatever has the name stays, and the finished file gets
+            another name, which the error tells.
+
     Raises:
-        UserError: the path is impossible, or is a folder or a device.
+        UserError: the path is impossible, is a folder or a device, or is taken.
     """
     target = Path(path)
-    with Owned(target.parent, local=True).write(target.name) as temporary:
+    with Owned(target.parent, local=True).write(target.name, replace=replace) as temporary:
         yield temporary
 
 
-def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write ``data`` atomically."""
-    with atomic_path(path) as temporary:
+def write_bytes(path: str | os.PathLike[str], data: bytes, replace: bool = True) -> None:
+    """Write ``data`` atomically; ``replace`` as for ``atomic_path``."""
+    with atomic_path(path, replace) as temporary:
         temporary.write_bytes(data)
 
 

@@ -15,9 +15,9 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import islice
+from itertools import chain, count, islice
 from pathlib import Path
 
 from modules.util.errors import UserError
@@ -305,7 +305,7 @@ class Owned:
     # --- writing ---
 
     @contextmanager
-    def write(self, name: Name, private: bool = False) -> Iterator[Path]:
+    def write(self, name: Name, private: bool = False, replace: bool = True) -> Iterator[Path]:
         """Yield a temporary path next to ``name``. On success, that file is flushed to disk and replaces
         ``name``.
 
@@ -314,13 +314,16 @@ class Owned:
 
         Args:
             private: whether only its owner may read it, from the first moment on.
+            replace: whether to replace an existing file. Otherwise whatever has the name stays, and the finished file
+                gets another name, which the error tells.
 
         Raises:
-            UserError: the name is refused, or is a folder or a device.
+            UserError: the name is refused, is a folder or a device, or is taken.
         """
         with self._parent(name, make=True) as (folder, last):
-            self._check_place_of_file(folder, last, name)
-            before = None if private else folder.mode(last)
+            if replace:
+                self._check_place_of_file(folder, last, name)
+            before = folder.mode(last) if replace and not private else None
             kept = None if before is None or not stat.S_ISREG(before) else stat.S_IMODE(before) & 0o777 | 0o600
             temporary, handle = folder.create(0o600 if private else 0o666 if kept is None else kept)
             rights = stat.S_IMODE(os.fstat(handle).st_mode) if kept is None else kept
@@ -330,11 +333,15 @@ class Owned:
                 # some libraries replace the file by one that only its owner may read
                 folder.permit(temporary, rights)
                 folder.fsync(temporary)
-                self._check_place_of_file(folder, last, name)
+                if replace:
+                    self._check_place_of_file(folder, last, name)
                 if os.name == "nt":
                     handle = close(handle)
-                folder.rename(temporary, folder, last)
-                folder.fsync()
+                if replace:
+                    folder.rename(temporary, folder, last)
+                    folder.fsync()
+                else:
+                    _name_new(folder, last, Path(last).suffix, lambda free: folder.name_file(temporary, free))
             finally:
                 close(handle)
                 folder.unlink(temporary, missing_ok=True)
@@ -501,23 +508,35 @@ class Owned:
             names = ", ".join(shown(found) for found in foreign[:5]) + (", ..." if foreign[5:] else "")
             raise self.refusal(name, f"holds files that its list {LIST_NAME} does not name ({names})", path)
 
-    def replace_folder(self, fresh: Path, name: str, keep: Iterable[Name] = ()) -> None:
+    def replace_folder(
+        self, fresh: Path, name: str, keep: Iterable[Name] = (), replace: bool = True
+    ) -> None:
         """Replace a folder by a finished one (from ``fresh_folder``), with a list of its files.
 
         The old folder keeps a hidden name until the new one is on disk. If the process is killed in between,
         ``restore_folder`` finds it.
 
+        Args:
+            keep: as for ``check_replaceable``.
+            replace: whether to replace an existing folder. Otherwise whatever has the name stays, and the finished
+                folder gets another name, which the error tells.
+
         Raises:
-            UserError: ``check_replaceable`` refuses.
+            UserError: ``check_replaceable`` refuses, or the name is taken.
         """
         self.restore_folder(name)
-        self.check_replaceable(name, keep)
+        if replace:
+            self.check_replaceable(name, keep)
         sizes = {found: size for found, size in _files_below(fresh) if found != LIST_NAME}
         with Owned(fresh).write(LIST_NAME) as temporary, temporary.open("w", encoding="utf-8") as stream:
             json.dump({"format": 1, "files": sizes}, stream, indent=1)
         for folder, _, files in os.walk(fresh, topdown=False):
             for path in (*(Path(folder, file) for file in sorted(files)), Path(folder)):
                 fsync_path(path)
+        if not replace:
+            with OpenFolder(self.root) as root:
+                _name_new(root, name, "", lambda free: self._move_if_free(fresh.name, free))
+            return
         former = f"{_FORMER}{name}"
         replaces = os.path.lexists(self.path(name))
         if replaces:
@@ -531,6 +550,18 @@ class Owned:
         fsync_path(self.root)
         if replaces:
             self.discard(former)
+
+    def _move_if_free(self, name: str, free: str) -> bool:
+        """Move a folder to a name. Return ``False`` if it is taken."""
+        if os.path.lexists(self.path(free)):
+            return False
+        try:
+            self.move(name, free)
+        except (OSError, UserError):
+            if os.path.lexists(self.path(free)):
+                return False
+            raise
+        return True
 
     def restore_folder(self, name: str) -> bool:
         """Restore a folder whose replacement was interrupted. If its successor is complete, the old one is
@@ -549,6 +580,27 @@ class Owned:
         if (path / LIST_NAME).is_file() and not path.is_symlink() and not any(_foreign_files(path)):
             self.discard(former.name)
         return False
+
+
+def _name_new(folder: OpenFolder, last: str, suffix: str, take: Callable[[str], bool]) -> None:
+    """Give something finished its name, or the first free one of ``NAME-2``, ``NAME-3``... if it is taken.
+
+    Args:
+        suffix: the end of the name that stays behind such a number.
+        take: gives it a name, and returns whether that was free.
+
+    Raises:
+        UserError: it got another name.
+    """
+    names = (f"{last.removesuffix(suffix)}-{number}{suffix}" for number in count(2))
+    name = next(name for name in chain([last], names) if take(name))
+    folder.fsync()
+    if name != last:
+        raise UserError(
+            f"{shown(folder.path / last)} already exists: it was created while this result was being made. It is left "
+            f"as it is, and the result is {shown(folder.path / name)}",
+            hint="rename one of the two",
+        )
 
 
 def _files_below(folder: Path) -> Iterator[tuple[str, int]]:

@@ -71,13 +71,14 @@ def save_file(
     path: str | Path,
     dtype: torch.dtype | None = None,
     metadata: Mapping[str, str] | None = None,
+    replace: bool = True,
 ) -> Path:
-    """Write one safetensors file, atomically, one tensor in memory at a time.
+    """Write one safetensors file, as ``atomic_path`` does, one tensor in memory at a time.
 
     Raises:
         UnsupportedError: the tensors cannot be joined into the published ones.
     """
-    return write_file(model, file_tensors(model, dtype), path, metadata)
+    return write_file(model, file_tensors(model, dtype), path, metadata, replace)
 
 
 def _joined(spec: FamilySpec, pieces: Pieces) -> LazyTensor:

@@ -31,11 +31,14 @@ PROCESSOR_RULES = (PROCESSOR_CONFIG, WHOLE_PROCESSOR_CONFIG, "video_preprocessor
 LIBRARY = dict.fromkeys(("denoiser", "guide", "vae"), "diffusers") | {"text_encoder": "transformers"}
 
 
-def save_folder(model: Model, path: str | Path, dtype: torch.dtype | None = None) -> Path:
+def save_folder(
+    model: Model, path: str | Path, dtype: torch.dtype | None = None, replace: bool = True
+) -> Path:
     """Write a folder for diffusers' pipelines. An earlier one is replaced only when everything is written.
 
     Args:
         dtype: type of the weights; ``None`` keeps them.
+        replace: as for ``Owned.replace_folder``.
 
     Raises:
         UserError: the existing folder must not be replaced: it contains files of others, or the model itself.
@@ -43,7 +46,8 @@ def save_folder(model: Model, path: str | Path, dtype: torch.dtype | None = None
     target = Path(path)
     owned, sources = Owned(target.parent, local=True), (model.source, model.denoiser_source)
     keep = [source for source in sources if source]
-    owned.check_replaceable(target.name, keep)
+    if replace:
+        owned.check_replaceable(target.name, keep)
     with owned.fresh_folder() as fresh:
         for name, module in model.modules().items():
             part = model.spec.part(name)
@@ -66,7 +70,7 @@ def save_folder(model: Model, path: str | Path, dtype: torch.dtype | None = None
                 _write_processor(model, fresh / spec.name)
         _write_json(fresh / "scheduler" / "scheduler_config.json", scheduler_config(model))
         _write_json(fresh / "model_index.json", model_index(model))
-        owned.replace_folder(fresh, target.name, keep)
+        owned.replace_folder(fresh, target.name, keep, replace)
     return target
 
 
@@ -82,8 +86,11 @@ def write_file(
     tensors: Mapping[str, LazyTensor],
     path: str | Path,
     metadata: Mapping[str, str] | None = None,
+    replace: bool = True,
 ) -> Path:
-    """Write tensors of a model to a safetensors file, atomically, with marks and metadata that identify it."""
+    """Write tensors of a model to a safetensors file, as ``atomic_path`` does, with marks and metadata that identify
+    it.
+    """
     target = Path(path)
     marks: dict[str, LazyTensor] = {}
     if model.schedule.prediction == "v_prediction":
@@ -99,7 +106,7 @@ def write_file(
         "modelspec.prediction_type": {"v_prediction": "v"}.get(kind, kind),
         **(metadata or {}),
     }
-    with atomic_path(target) as temporary:
+    with atomic_path(target, replace) as temporary:
         write_lazily({**tensors, **marks}, temporary, facts)
     return target
 

@@ -395,7 +395,7 @@ def compose(journey: Journey, strength: float) -> Trained:
     )
     files = [(good.adapter, strength), (bad.adapter, -strength)]
     adapter = out / "adapter-composed.safetensors"
-    write_adapter(add_adapters(files, FAMILY, journey.model, None), adapter, KOHYA, None, print)
+    write_adapter(add_adapters(files, FAMILY, journey.model, None), adapter, KOHYA, None, print, replace=True)
     return replace(
         good,
         name="composed",

@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from modules.util.enum.choices import GroupStrategy
 from tests.children.warm import run_warm
 from tests.device import second_device
+from tests.trainer.online.test_steps import MORE, WAYS
 
 FILES = [
     "tests/contracts/test_family_training.py",
@@ -82,10 +84,10 @@ SETTINGS = [
             "test_a_borrowed_part_that_does_not_fit_comes_back_whole",
         )
     ),
-    # parts of what ``nft_held`` and ``gspo`` do; GRPO with a reference is resumed above
+    # a part of what ``nft_held`` does; GRPO with a reference is resumed above
     *(
         f"--deselect=tests/trainer/online/test_steps.py::test_all_ways_give_the_same_gradient[{name}]"
-        for name in ("nft", "gspo_kl", "grpo")
+        for name in ("nft", "grpo")
     ),
 ]
 PLUGIN = "tests.device.plugin"
@@ -123,6 +125,19 @@ def _run_there(library: Path, *tests: str, plugin: str = PLUGIN) -> None:
     # bitsandbytes compiles its kernels for a device that it does not know, one for each shape
     eager = {"TORCHDYNAMO_DISABLE": "1"}
     _run(*tests, plugin=plugin, TEST_DEVICE=second_device.NAME, SECOND_DEVICE_FOLDER=str(library), **eager)
+
+
+def test_every_strategy_of_online_methods_is_tried_there() -> None:
+    test = "tests/trainer/online/test_steps.py::test_all_ways_give_the_same_gradient"
+    assert test in SETTINGS
+    tried: dict[str, set[str]] = {"rlhf_gspo_strategy": set(), "rlhf_dgpo_group_strategy": set()}
+    for name in WAYS.keys() - MORE.keys():
+        if f"--deselect={test}[{name}]" not in SETTINGS:
+            for way in WAYS[name][2]:
+                for setting in tried.keys() & way.keys():
+                    tried[setting].add(way[setting])
+    wanted = {choice.value for choice in GroupStrategy} - {"AUTO"}  # which is one of the others
+    assert tried == dict.fromkeys(tried, wanted)
 
 
 @pytest.mark.parametrize("share", SHARES)

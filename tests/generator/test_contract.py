@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from modules.generator.ComfySocket import read_news
 from modules.generator.ComfyUi import ComfyUi, faults_of, find_slots, message_of, plain_graph
@@ -99,6 +101,38 @@ def test_an_adapter_that_is_a_link_is_handed_over(server, running, tmp_path):
     list(make_generator(server.KEY, running).generate([replace(REQUESTS[0], adapter=adapter)]))
     (file,) = server.loras.glob("*.safetensors")
     assert file.read_bytes() == b"adapter" and not file.is_symlink() and adapter.is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("told", "in_file", "refused"),
+    [
+        ({"r": 2, "lora_alpha": 8}, False, True),
+        ({"r": 2, "lora_alpha": 2}, False, False),
+        ({"r": 2, "lora_alpha": 2, "use_rslora": True}, False, True),
+        ({"r": 2, "lora_alpha": 2, "alpha_pattern": {"x": 4}}, False, True),
+        ({"r": 2, "lora_alpha": 2, "alpha_pattern": {"x": 4}, "rank_pattern": {"x": 4}}, False, False),
+        ({"r": 2, "lora_alpha": 8}, True, False),
+    ],
+)
+def test_an_adapter_with_its_strength_in_another_file_is_not_used_with_a_wrong_one(
+    server, running, tmp_path, told, in_file, refused
+):
+    folder = tmp_path / "peft"
+    folder.mkdir()
+    adapter = folder / "adapter_model.safetensors"
+    tensors = {"base_model.model.x.lora_A.weight": torch.ones(2, 2)}
+    save_file(tensors | ({"base_model.model.x.alpha": torch.tensor(8.0)} if in_file else {}), adapter)
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", **told}))
+    generator, request = make_generator(server.KEY, running), replace(REQUESTS[0], adapter=adapter)
+    if not refused:
+        generator.check([request])
+        assert [path.read_bytes() for path in server.loras.iterdir()] == [adapter.read_bytes()]
+        return
+    for use in (generator.check, lambda requests: list(generator.generate(requests))):
+        with pytest.raises(UserError, match=r"wrong strength: it does not read adapter_config\.json") as caught:
+            use([request])
+        assert "convert_model.py" in caught.value.hint
+    assert not server.asked and not list(server.loras.iterdir())
 
 
 def test_what_is_missing_is_said_before_the_first_image(server, running, tmp_path):

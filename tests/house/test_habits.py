@@ -28,6 +28,16 @@ def test_printing_is_found():
     assert not printing(parsed("out.print('x')"))
 
 
+def test_lists_to_choose_from_follow_the_theme():
+    made = [
+        f"{source.relative}:{node.lineno}"
+        for source in sources("modules")
+        for node in nodes(source, ast.Call)
+        if getattr(node.func, "attr", getattr(node.func, "id", "")) in ("Combobox", "OptionMenu")
+    ]
+    assert len(made) == 1 and made[0].startswith("modules/ui/form/inputs.py"), f"use choice_box: {made}"
+
+
 def caught(handler: ast.ExceptHandler) -> set[str]:
     return (
         {node.id for node in ast.walk(handler.type) if isinstance(node, ast.Name)}

@@ -81,6 +81,16 @@ def test_the_settings_that_peft_wrote_next_to_an_adapter_are_copied_with_it(proj
     assert (kept.read_bytes(), (kept.parent / "adapter_config.json").read_text()) == (b"y", "{}")
 
 
+def test_a_folder_given_as_an_adapter_is_told_with_the_file_to_name(project, tmp_path, prompts_file, capsys):
+    (tmp_path / "peft").mkdir()
+    wanted = "is a folder, not a file\n  -> name the file in it, such as adapter_model.safetensors"
+    assert wanted in refused(capsys, "generate", project, "--adapter", tmp_path / "peft")
+    new = ("new", tmp_path / "other", "--prompts", prompts_file, "--base-model", "resources/demo_model")
+    assert wanted in refused(capsys, *new, "--adapter", tmp_path / "peft")
+    assert not (tmp_path / "other").exists()
+    assert "there is no adapter 'gone'" in refused(capsys, "generate", project, "--adapter", "gone")
+
+
 @pytest.mark.parametrize(
     ("name", "copied"), [("base_model.model.x.lora_A.weight", True), ("unet.x.lora_A.weight", False)]
 )

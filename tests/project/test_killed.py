@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from scripts import taste
+from tests.changes import in_small_process
 from tests.children.warm import start_picking
 from tests.generator.servers import A1111Server
 from tests.project import killed_child
+from tests.project.killed_creation import a_killed_creation_is_repeated_or_says_what_to_remove
 from tests.project.simulated import told
 
 VERBS = {"generate": ("generate", "--per-prompt", "4"), "pick": ("pick", "--headless"), "train": ("train",),
@@ -96,6 +98,11 @@ def grown(before: dict[str, Any], after: dict[str, Any]) -> bool:
         if old["arena"] and (not new["arena"] or new["arena"]["votes"] < old["arena"]["votes"]):
             return False
     return len(after["rounds"]) >= len(before["rounds"])
+
+
+@pytest.mark.child
+def test_a_project_whose_creation_was_killed_can_be_created(tmp_path):
+    in_small_process(a_killed_creation_is_repeated_or_says_what_to_remove, tmp_path)
 
 
 @pytest.mark.child

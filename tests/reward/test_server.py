@@ -9,14 +9,17 @@ import io
 import ipaddress
 import json
 import os
+import signal
 import socket
 import ssl
 import struct
 import subprocess
 import sys
+import time
 import tracemalloc
 import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -467,6 +470,56 @@ def test_connections_that_never_begin_to_encrypt_keep_nobody_out_and_a_head_that
     finally:
         process.terminate()
         process.wait(20)
+
+
+SLOW = """import sys, time
+from scripts import reward_server
+answer = reward_server.answer
+def slow_answer(*asked):
+    print("scoring", flush=True)
+    time.sleep(8.0)
+    return answer(*asked)
+reward_server.answer = slow_answer
+reward_server.main(sys.argv[1:])
+"""
+"""A server that needs longer for an image than those who have not sent all of their requests may wait."""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="on this system, a process is ended without being told")
+def test_a_server_that_is_told_to_end_finishes_complete_requests_and_waits_for_no_others():
+    assert reward_server.END_SECONDS <= 5
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, "--reward", "brightness", "--port", "0"],
+        cwd=ROOT, env={k: v for k, v in os.environ.items() if k != TOKEN_VARIABLE} | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        server = json.loads(process.stdout.readline())["url"]
+        with ThreadPoolExecutor() as pool, idle_clients(server, 1, BODY_BEGUN) as (silent,):
+            complete = pool.submit(ask, server, body=request())
+            assert process.stdout.readline() == "scoring\n"
+            late, begun = connect(server), request()
+            head = BODY_BEGUN[:-1].replace(b"Content-Length: 1000", f"Content-Length: {len(begun)}".encode())
+            late.sendall(head + begun[:-1])
+            time.sleep(0.5)
+            process.send_signal(signal.SIGTERM)
+            told = time.monotonic()
+            time.sleep(0.5)
+            late.sendall(begun[-1:])
+            silent.settimeout(30)
+            with suppress(ConnectionResetError):
+                assert silent.recv(1000) == b""
+            assert time.monotonic() - told < 30
+            assert complete.result()[0] == 200
+            late.settimeout(30)
+            assert late.recv(1000).startswith(b"HTTP/1.1 200")
+            late.close()
+            process.wait(30)
+            # two times 8 s of work, and not the minute that a body may take
+            assert time.monotonic() - told < 45
+        assert "Traceback" not in process.stderr.read()
+    finally:
+        process.kill()
 
 
 def test_a_length_of_thousands_of_digits_is_too_large(address):

@@ -371,6 +371,24 @@ def test_a_file_that_is_not_a_taste_is_not_replaced(metadata, liked, tmp_path, c
     assert out.read_bytes() == before
 
 
+def test_a_file_that_appears_during_the_work_stays_and_so_does_the_taste(liked, tmp_path, capsys, monkeypatch):
+    output, images = liked
+    out = tmp_path / "taste.safetensors"
+    learn = train_reward.train_taste
+
+    def meanwhile(*given):
+        out.write_bytes(b"mine")
+        return learn(*given)
+
+    monkeypatch.setattr(train_reward, "train_taste", meanwhile)
+    call = ["--pairs", str(output), "--images", str(images), "--features", "picture", "--out", str(out)]
+    assert train_reward.main(call) == 2
+    kept = tmp_path / "taste-2.safetensors"
+    said = capsys.readouterr().err
+    assert f"{out} already exists" in said and f"the result is {kept}" in said
+    assert out.read_bytes() == b"mine" and load_head(kept).features.kind == "picture"
+
+
 def test_a_list_of_comparisons_teaches_across_prompts(liked, tmp_path, capsys):
     _, images = liked
     rows = [

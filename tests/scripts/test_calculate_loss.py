@@ -235,5 +235,10 @@ def test_a_file_that_appears_during_the_work_is_not_replaced(
     monkeypatch.setattr(image_losses, "image_losses", measured)
     assert call("--images", images, config, tmp_path / "x.csv") == 2
     assert "already exists" in capsys.readouterr().err and (tmp_path / name).read_text() == "mine"
+    # nothing that was measured is lost
+    made = {"x-2.csv", "x.png"} if name == "x.csv" else {"x.csv", "x-2.png"}
+    assert {path.name for path in tmp_path.glob("x*")} == {name, *made}
+    (measured_csv,) = (path for path in tmp_path.glob("x*.csv") if path.name in made)
+    assert measured_csv.read_text().startswith("image,loss")
     assert call("--images", images, config, tmp_path / "x.csv", "--overwrite") == 0
     assert (tmp_path / "x.csv").read_text().startswith("image,loss")

@@ -402,3 +402,33 @@ def test_a_folder_that_cannot_be_made_is_told_before_anything_is_read(
         assert main([str(word) for word in command]) == 2
         assert f"{place} is not a folder" in capsys.readouterr().err
     assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "command", ["adapter", "checkpoint", "folder", "merge", "pickle", "merge adapters", "merge model"]
+)
+def test_what_appears_at_the_target_during_the_work_stays_and_so_does_the_result(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = tiny_folder()
+    adapter = save_adapter(trained(SD, **ONE), tmp_path / "a.safetensors", KOHYA)
+    torch.save({"x": torch.ones(2)}, tmp_path / "old.ckpt")
+    target = tmp_path / ("out" if command == "folder" else "out.safetensors")
+    kind = ("--family", SD, "--to", "DIFFUSERS" if command == "folder" else "SAFETENSORS")
+    words: dict[str, tuple[object, ...]] = {
+        "adapter": ("adapter", adapter, target, "--to", COMFY, "--base", base),
+        "checkpoint": ("checkpoint", base, target, *kind),
+        "folder": ("checkpoint", base, target, *kind),
+        "merge": ("merge", base, adapter, target, *kind),
+        "pickle": ("pickle", tmp_path / "old.ckpt", target),
+        "merge adapters": ("adapters", "--adapters", adapter, "--base", base, "--family", SD, target),
+        "merge model": ("model", "--adapters", adapter, *kind, base, target),
+    }
+    run = (merge_main, "scripts.merge") if command.startswith("merge ") else (main, "scripts.convert_model")
+    monkeypatch.setattr(f"{run[1]}.report", lambda _: target.write_text("mine"))
+    assert run[0]([str(word) for word in words[command]]) == 2
+    kept = target.with_name("out-2" if command == "folder" else "out-2.safetensors")
+    said = capsys.readouterr().err
+    assert f"error: {target} already exists" in said and f"the result is {kept}" in said
+    assert target.read_text() == "mine"
+    assert (kept / "model_index.json").is_file() if command == "folder" else load_file(kept)

@@ -290,3 +290,18 @@ def test_a_file_that_another_run_wrote_before_is_not_this_run_s(tmp_path: Path, 
         last_save(run.path, "--adapter")
     os.utime(a)
     assert last_save(run.path, "--adapter") == a
+
+
+@pytest.mark.parametrize("out", ["/proc/self", "file", "file/images", "new/images"])
+@pytest.mark.parametrize("more", [(), ("--x", "seed=1,2")], ids=["images", "grid"])
+def test_a_dry_run_needs_no_folder_that_can_be_written(
+    tmp_path: Path, out: str, more: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    place = tmp_path / out
+    assert call("--out", place, "--prompt", "x", *more, "--dry-run") == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("2 of 2 images" if more else "1 ")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_text() == "mine"
+    if out.startswith("file"):
+        assert call("--out", place, "--prompt", "x", *more) == 2
+        assert "file is not a folder" in capsys.readouterr().err

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -19,6 +20,7 @@ from modules.adapter.formats import save_adapter
 from modules.adapter.PeftAdapter import attach
 from modules.model.Model import Model
 from modules.modelSetup import training
+from modules.modelSetup.converting import convert_adapter
 from modules.trainer.callbacks import Callback
 from modules.util.config.load import load_config
 from modules.util.config.TrainConfig import TrainConfig
@@ -180,6 +182,49 @@ def test_a_stopped_run_ends_with_the_same_weights(tmp_path: Path) -> None:
         run_here(broken, "continue_last_backup=true", f"training_adapter.model_name={other}")
     run_here(broken, "continue_last_backup=true")
     assert same_weights(tmp_path / "whole.safetensors", tmp_path / "out.safetensors")
+
+
+def peft_folder(folder: Path) -> Path:
+    """A LoRA as peft writes it, with an alpha of five times its rank in the settings next to it. Returns its file."""
+    made = get_peft_model(tiny_model(KEY).denoiser, LoraConfig(r=2, lora_alpha=10, target_modules=["to_q", "to_v"]))
+    source = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for name, parameter in made.named_parameters():
+            if "lora_" in name:
+                parameter.add_(0.2 * torch.randn(parameter.shape, generator=source))
+    made.save_pretrained(str(folder))
+    return folder / "adapter_model.safetensors"
+
+
+def test_a_stopped_run_with_one_of_peft_ends_with_the_same_weights(tmp_path: Path) -> None:
+    """Its settings are a part of it: they must be there, and the same, when the run is resumed."""
+    undo = peft_folder(tmp_path / "peft")
+    settings = undo.with_name("adapter_config.json")
+    changes = {"training_adapter": {"model_name": str(undo)}, "learning_rate": 1e-2}
+    broken = run_config(tmp_path, epochs=2, **changes)
+    run_and_go_back(broken, 1)
+    before = settings.read_text(encoding="utf-8")
+    settings.write_text(before.replace('"lora_alpha": 10', '"lora_alpha": 2'), encoding="utf-8")
+    assert settings.read_text(encoding="utf-8") != before
+    with pytest.raises(UserError, match="same model and training adapter"):
+        run_here(broken, "continue_last_backup=true")
+    settings.unlink()
+    with pytest.raises(UserError, match="same model and training adapter"):
+        run_here(broken, "continue_last_backup=true")
+    settings.write_text(before, encoding="utf-8")
+    run_here(broken, "continue_last_backup=true")
+    assert same_weights(tmp_path / "whole.safetensors", tmp_path / "out.safetensors")
+    # and its strength is what it is in a file that holds it
+    convert_adapter(undo, tmp_path / "kohya.safetensors", "KOHYA_LORA", KEY, tiny_folder(KEY))
+    changes["training_adapter"] = {"model_name": str(tmp_path / "kohya.safetensors")}
+    run_here(run_config(tmp_path / "kohya", epochs=2, **changes))
+    one, other = (load_file(path / "out.safetensors") for path in (tmp_path, tmp_path / "kohya"))
+    assert all(torch.allclose(one[name], other[name], atol=1e-6) for name in one)
+    # which is not the strength of its tensors alone
+    changes["training_adapter"] = {"model_name": str(undo), "strength": 0.2}
+    run_here(run_config(tmp_path / "weak", epochs=2, **changes))
+    weak = load_file(tmp_path / "weak" / "out.safetensors")
+    assert not all(torch.allclose(one[name], weak[name], atol=1e-6) for name in one)
 
 
 # its place in a run has nothing of a family; that the files of each fit is seen of samples

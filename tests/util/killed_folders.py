@@ -4,9 +4,12 @@ process that has loaded what other tests need takes a quarter of a second for ea
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from modules.util.errors import UserError
+from modules.util.jsonio import atomic_path
 from modules.util.owned_files import TEMPORARY, Owned
 from tests.changes import killed_at, recorded
 
@@ -54,6 +57,34 @@ def a_kill_leaves_the_old_folder_or_the_new_one(folder: Path) -> None:
             seen.add(text)
             write_model(owned, "model", "third")
     assert seen == {"first", "second"} and restored > 0, (seen, restored)
+
+
+def _write_new(path: Path, taken: bool) -> None:
+    with suppress(UserError), atomic_path(path, replace=False) as temporary:
+        temporary.write_text("ours")
+        if taken and not path.exists():
+            path.write_text("theirs")
+
+
+def a_kill_leaves_a_new_file_or_none(folder: Path) -> None:
+    """``folder`` is empty."""
+    for taken in (False, True):
+        seen: set[tuple[str, ...]] = set()
+        (count := folder / f"count-{taken}").mkdir()
+        with recorded() as changes:
+            _write_new(count / "file", taken)
+        for number in range(1, len(changes.made) + 1):
+            for moment in ("before", "after"):
+                root = folder / f"{taken}-{number}-{moment}"
+                root.mkdir()
+                assert killed_at(number, moment == "after", partial(_write_new, root / "file", taken))
+                Owned(root).sweep(TEMPORARY)
+                texts = {path.name: path.read_text() for path in root.iterdir()}
+                theirs = texts.pop("file", "") if taken else ""
+                assert theirs in ("", "theirs"), (number, moment, theirs)
+                assert set(texts.values()) <= {"ours"}, (number, moment, texts)
+                seen.add(tuple(texts))
+        assert seen == {(), ("file-2",) if taken else ("file",)}, seen
 
 
 def a_kill_leaves_all_of_a_new_folder_or_nothing(folder: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,12 @@ from hypothesis import strategies as st
 from modules.util.errors import UserError
 from modules.util.files import OpenFolder as door
 from modules.util.files.OpenFolder import read_plain
-from modules.util.jsonio import atomic_path, read_json, write_text
+from modules.util.jsonio import atomic_path, read_json, write_bytes, write_text
 from modules.util.owned_files import LIST_NAME, TEMPORARY, Owned, fault_of_path, shown
 from tests.changes import full_disk, in_small_process, recorded
 from tests.guard import Guard
 from tests.util.killed_folders import (
+    a_kill_leaves_a_new_file_or_none,
     a_kill_leaves_all_of_a_new_folder_or_nothing,
     a_kill_leaves_the_old_folder_or_the_new_one,
     fill,
@@ -309,6 +312,96 @@ def test_no_room_at_any_change_leaves_the_old_file_and_nothing_else(tmp_path: Pa
     assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"file": "old"}
 
 
+LINKS = [True, False]
+"""Whether the disk has hard links."""
+
+
+@pytest.fixture(params=LINKS, ids=["links", "no links"])
+def disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk with and without hard links."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    if not request.param:
+        monkeypatch.setattr(os, "link", refuse)
+        monkeypatch.setattr(door, "_HANDLES", False)
+
+
+def theirs(path: Path, kind: str) -> None:
+    """Something of another person."""
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "link":
+        path.symlink_to(path.with_name("nowhere"))
+    else:
+        path.write_text("theirs")
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "link"])
+@pytest.mark.parametrize("moment", ["before", "meanwhile"])
+def test_a_new_file_never_replaces_what_has_its_name(
+    tmp_path: Path, disk: None, kind: str, moment: str
+) -> None:
+    path = tmp_path / "model.v1.safetensors"
+    if moment == "before":
+        theirs(path, kind)
+    with pytest.raises(UserError) as caught, atomic_path(path, replace=False) as temporary:
+        if moment == "meanwhile":
+            theirs(path, kind)
+        temporary.write_text("ours")
+    after = path.with_name("model.v1-2.safetensors")
+    assert f"{path} already exists" in caught.value.message and str(after) in caught.value.message
+    assert caught.value.hint == "rename one of the two"
+    assert after.read_text() == "ours"
+    assert stat.S_IFMT(path.lstat().st_mode) == {"folder": stat.S_IFDIR, "link": stat.S_IFLNK}.get(kind, stat.S_IFREG)
+    assert kind != "file" or path.read_text() == "theirs"
+    with pytest.raises(UserError, match=r"model\.v1-3\.safetensors"):
+        write_bytes(path, b"again", replace=False)
+    assert inside(tmp_path).keys() == {path.name, after.name, "model.v1-3.safetensors"}
+
+
+def test_a_new_file_has_its_name_when_it_is_free(tmp_path: Path, disk: None) -> None:
+    before = os.umask(0o027)
+    try:
+        write_bytes(tmp_path / "file", b"ours", replace=False)
+    finally:
+        os.umask(before)
+    assert inside(tmp_path) == {"file": stat.S_IFREG | 0o640}
+    assert (tmp_path / "file").stat().st_nlink == 1 and (tmp_path / "file").read_bytes() == b"ours"
+
+
+def test_a_reserved_name_that_somebody_writes_to_stays_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = door.OpenFolder._reserve
+
+    def reserve(folder: door.OpenFolder, name: str) -> bool:
+        reserved = real(folder, name)
+        if name == "file":
+            (tmp_path / name).write_text("theirs")
+        return reserved
+
+    monkeypatch.setattr(os, "link", lambda *_, **__: (_ for _ in ()).throw(OSError(errno.EOPNOTSUPP, "no links")))
+    monkeypatch.setattr(door, "_HANDLES", False)
+    monkeypatch.setattr(door.OpenFolder, "_reserve", reserve)
+    with pytest.raises(UserError, match="file-2"):
+        write_bytes(tmp_path / "file", b"ours", replace=False)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"file": "theirs", "file-2": "ours"}
+
+
+@pytest.mark.parametrize("kind", ["create", "write", "fsync", "link", "rename"])
+def test_no_room_at_any_change_leaves_nothing_of_a_new_file(tmp_path: Path, disk: None, kind: str) -> None:
+    with full_disk(kind) as changes, suppress(OSError):
+        write_bytes(tmp_path / "file", b"ours", replace=False)
+    # nothing is renamed where there are links
+    assert bool(changes.begun) == (not inside(tmp_path))
+    assert changes.begun or (kind == "rename" and (tmp_path / "file").read_bytes() == b"ours")
+
+
+@pytest.mark.child
+def test_a_kill_at_any_moment_leaves_a_new_file_or_nothing_and_all_of_theirs(tmp_path: Path) -> None:
+    in_small_process(a_kill_leaves_a_new_file_or_none, tmp_path)
+
+
 def test_written_files_have_the_rights_that_the_system_gives_new_files(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
@@ -530,6 +623,24 @@ def test_the_base_model_is_never_replaced(tmp_path: Path, base: str) -> None:
     with pytest.raises(UserError, match="in use"):
         write_model(owned, "model", "second", keep=(tmp_path / base,))
     assert (tmp_path / "model" / "unet" / "weights").read_text() == "first"
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "link", "model"])
+def test_a_new_folder_never_replaces_what_has_its_name(tmp_path: Path, kind: str) -> None:
+    owned = Owned(tmp_path)
+    path = tmp_path / "flux.1-dev"
+    with pytest.raises(UserError) as caught, owned.fresh_folder() as fresh:
+        (fresh / "weights").write_text("ours")
+        if kind == "model":
+            write_model(owned, path.name, "theirs")
+        else:
+            theirs(path, kind)
+        owned.replace_folder(fresh, path.name, replace=False)
+    assert f"{path} already exists" in caught.value.message and "flux.1-dev-2" in caught.value.message
+    made = path.with_name("flux.1-dev-2")
+    assert inside(made).keys() == {"weights", LIST_NAME}
+    assert {found.name for found in tmp_path.iterdir()} == {path.name, made.name}
+    assert kind != "model" or (path / "unet" / "weights").read_text() == "theirs"
 
 
 @pytest.mark.child

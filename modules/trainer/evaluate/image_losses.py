@@ -145,10 +145,10 @@ def _batches(
         done += len(batch.ids)
 
 
-def write_table(found: list[ImageLoss], target: Path) -> None:
-    """Write losses as CSV, the hardest image first."""
+def write_table(found: list[ImageLoss], target: Path, replace: bool) -> None:
+    """Write losses as CSV, the hardest image first; ``replace`` as for ``atomic_path``."""
     levels = len(found[0].levels) if found else 0
-    with atomic_path(target) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
+    with atomic_path(target, replace) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
         table = csv.writer(stream)
         table.writerow(["image", "loss", *(f"level {i + 1}" for i in range(levels))])
         for one in found:
@@ -160,7 +160,8 @@ def sheet_of(target: Path) -> Path:
     return target.with_suffix(".png")
 
 
-def write_sheet(found: list[ImageLoss], target: Path) -> None:
-    """Draw the hardest images next to their table ``target``, the hardest first."""
+def write_sheet(found: list[ImageLoss], target: Path, replace: bool) -> None:
+    """Draw the hardest images next to their table ``target``, the hardest first; ``replace`` as for ``atomic_path``."""
     shown = [(Path(one.path), one.loss) for one in found[:MOST_SHOWN]]
-    write_bytes(sheet_of(target), sorted_sheet([(path, f"{loss:.4f}  {path.name}") for path, loss in shown]))
+    sheet = sorted_sheet([(path, f"{loss:.4f}  {path.name}") for path, loss in shown])
+    write_bytes(sheet_of(target), sheet, replace)

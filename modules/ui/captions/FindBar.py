@@ -6,6 +6,7 @@ import tkinter as tk
 from collections.abc import Callable
 from tkinter import ttk
 
+from modules.ui.form.inputs import choice_box
 from modules.ui.texts import captions as words
 from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.theme import Theme
@@ -42,7 +43,7 @@ class FindBar(ttk.Frame):
         row = FlowFrame(self, px(8))
         row.pack(fill="x", expand=True)
         font = theme.fonts["text"]
-        self.by = ttk.Combobox(row, values=words.FIND_BY, state="readonly", width=15, font=font)
+        self.by = choice_box(row, theme, words.FIND_BY, 15)
         self.by.set(words.BY_TEXT)
         self.entry = ttk.Entry(row, width=28, font=font)
         self.show_all = ttk.Button(row, text=words.SHOW_ALL, command=self._show_all)

@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from modules.ui.dialogs import ask_buttons, ask_choice, ask_text, show_notes
+from modules.ui.dialogs import ask_buttons, ask_choice, ask_text, show_notes, wait_for
 from modules.ui.state.PresetStore import Preset, PresetStore
 from modules.ui.state.SessionStore import WindowMemory
 from modules.ui.texts import files as words
@@ -173,12 +173,21 @@ class FileActions:
     def import_from(self, path: Path) -> bool:
         """Import a config of another program, or a list of concepts or samples, and report what was left out.
 
-        A config replaces unsaved changes only after a question. Return whether something was imported.
+        Its files are read in the background. If this takes long, a dialog offers to cancel. A config replaces unsaved
+        changes only after a question. Return whether something was imported.
         """
         from modules.util.config.foreign.importing import import_file
 
         try:
-            imported = import_file(path)
+            imported = wait_for(
+                self._ui,
+                words.READING_TITLE,
+                words.READING.format(name=path.name),
+                words.CANCEL,
+                lambda proceed: import_file(path, proceed=proceed),
+            )
+            if imported is None:
+                return False
             made, notes = imported.made, imported.notes.listed()
             if isinstance(made, TrainConfig):
                 config = self._ui.state.model.from_dict(made.to_dict())

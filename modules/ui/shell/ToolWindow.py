@@ -10,6 +10,7 @@ from tkinter import ttk
 from modules.tools.ToolJob import ToolJob
 from modules.tools.ToolSpec import PLACES, Kind, ToolField, ToolSpec, Value
 from modules.ui.dialogs import Dialog
+from modules.ui.form.inputs import choice_box
 from modules.ui.ImageWindow import ImageWindow, ShownImage
 from modules.ui.texts import tools as words
 from modules.ui.Ui import Ui
@@ -80,8 +81,8 @@ class ToolWindow(Dialog):
             made = ttk.Checkbutton(inside, variable=variable)
         elif field.kind is Kind.CHOICE:
             variable = tk.StringVar(self, str(field.default))
-            values = ["", *field.choices]
-            made = ttk.Combobox(inside, textvariable=variable, values=values, state="readonly", width=12)
+            made = choice_box(inside, self.ui.theme, ["", *field.choices], 12)
+            made.configure(textvariable=variable)
         else:
             variable = tk.StringVar(self, str(field.default))
             wide = field.kind in (*PLACES, Kind.TEXT)

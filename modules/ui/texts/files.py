@@ -41,6 +41,10 @@ SAVED_WITH_UNREADABLE = (
 IMPORTED = "Imported {path}"
 WROTE = "Wrote {path}"
 
+# while an import reads its files
+READING_TITLE = "Import"
+READING = "Reading {name} and the captions of its images"
+
 # what an import left behind
 LEFT_BEHIND_TITLE = "Imported, with omissions"
 LEFT_BEHIND = "{settings} of {name} could not be imported:"

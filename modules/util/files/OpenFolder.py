@@ -188,6 +188,49 @@ class OpenFolder:
             else:
                 patiently(lambda: os.replace(self.path / name, folder.path / fresh))
 
+    def name_file(self, name: str, fresh: str) -> bool:
+        """Give a file a name that must be free. Return ``False``, and change nothing, if it is taken.
+
+        The file keeps its first name too, unless the disk has no hard links. There, an empty file reserves the name
+        first.
+        """
+        with announced("link", self.path / fresh):
+            try:
+                if _HANDLES:
+                    at = {"src_dir_fd": self._handle, "dst_dir_fd": self._handle}
+                    os.link(name, fresh, **at, follow_symlinks=False)
+                else:
+                    os.link(self.path / name, self.path / fresh)
+                return True
+            except FileExistsError:
+                return False
+            except OSError:
+                pass  # many disks have no links, each with an error of its own: what else is wrong, the next lines tell
+        return self._reserve(fresh) and self._take_reserved(name, fresh)
+
+    def _reserve(self, name: str) -> bool:
+        place, at = self._at(name)
+        try:
+            with announced("create", self.path / name):
+                os.close(os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL | _PLAIN, 0o666, **at))
+        except FileExistsError:
+            return False
+        return True
+
+    def _take_reserved(self, name: str, fresh: str) -> bool:
+        """Rename a file to a reserved name. Return ``False`` if somebody has written to that name since."""
+        there = self.stat(fresh)
+        if not stat.S_ISREG(there.st_mode) or there.st_size:
+            return False
+        try:
+            self.rename(name, self, fresh)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                if self.stat(fresh).st_size == 0:
+                    self.unlink(fresh)
+            raise
+        return True
+
     def create(self, mode: int) -> tuple[str, int]:
         """Create a temporary file that no cleanup removes while its handle is open. Returns its name and handle."""
         while True:

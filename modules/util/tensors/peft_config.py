@@ -104,6 +104,22 @@ def settings_of(adapter: Path) -> Path | None:
     return found if found is not None and (named or of_peft(adapter, _keys(adapter))) else None
 
 
+def alters_strength(adapter: Path) -> bool:
+    """Return whether the settings next to an adapter give it another strength than its file alone, which is all that
+    most programs read.
+
+    Raises:
+        UserError: the settings cannot be read.
+    """
+    path = settings_of(adapter)
+    if path is None or any(key.endswith(".alpha") for key in _keys(adapter)):
+        return False
+    found = read_json(path, "settings file", MAX_BYTES)
+    kind = found.get("peft_type") if isinstance(found, dict) else None
+    read = read_peft_config(path, str(kind))
+    return read is not None and (read.stabilized or read.alpha != read.rank or read.alphas != read.ranks)
+
+
 def _keys(adapter: Path) -> list[str]:
     """Names of the tensors of a file; one that fits nothing if it is not a safetensors file."""
     with adapter.open("rb") as stream:

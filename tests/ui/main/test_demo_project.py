@@ -119,6 +119,15 @@ def test_the_folder_of_nobody_is_named_and_can_be_corrected(hands: Hands, tmp_pa
     assert demo.error.cget("text") == "" and enabled(demo) == {"images"} and not hands.dialogs()
 
 
+def test_a_double_click_opens_one_demo_project(hands: Hands) -> None:
+    hands.window.show_page("tools")
+    button = hands.button("Demo project\u2026", hands.window.current_page())
+    for _ in range(2):
+        hands.click(button)
+    hands.rest(0.2)
+    assert len([one for one in hands.window.winfo_children() if isinstance(one, DemoWindow)]) == 1
+
+
 def test_making_shows_progress_can_be_cancelled_and_goes_on(
     hands: Hands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

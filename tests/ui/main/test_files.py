@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import tkinter as tk
 from pathlib import Path
@@ -16,8 +17,10 @@ import pytest
 from modules.ui.shell.PresetMenu import MOST_IN_A_MENU
 from modules.ui.state.SessionStore import Session, SessionStore
 from modules.ui.texts.window import KEEP_PRESET, REMOVE_PRESET, YOUR_PRESETS
+from modules.util.config.kohya import kohya_data
 from modules.util.config.load import load_config
 from modules.util.config.TrainConfig import TrainConfig
+from modules.util.errors import UserError
 from tests.ui.main.conftest import Desktop, OpenWindow
 from tests.ui.main.drivers import Hands
 
@@ -308,6 +311,68 @@ def test_a_name_that_no_longer_acts_is_told_when_a_config_is_opened(hands: Hands
     (tmp_path / "old.json").write_text(json.dumps({"__version": 1, "rlhf_strict_loss_mixing": False}))
     hands.window.files.load(tmp_path / "old.json")
     hands.expect_status("old.json. rlhf_strict_loss_mixing: has no effect any more")
+
+
+@pytest.fixture
+def slow_captions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[str]]:
+    """A dataset file of kohya with 200 images on a slow disk, and the captions that were read."""
+    images = tmp_path / "images"
+    images.mkdir()
+    for number in range(200):
+        (images / f"{number}.png").touch()
+        (images / f"{number}.txt").write_text("first\nsecond")
+    source = tmp_path / "dataset.toml"
+    source.write_text(
+        f'[[datasets]]\n[[datasets.subsets]]\nimage_dir = "{images}"\ncaption_extension = ".txt"\nclass_tokens = "x"\n'
+    )
+    read: list[str] = []
+
+    def slowly(file: Path) -> bool:
+        read.append(file.name)
+        assert threading.current_thread() is not threading.main_thread()
+        time.sleep(0.01)
+        return True
+
+    monkeypatch.setattr(kohya_data, "_has_lines", slowly)
+    return source, read
+
+
+def test_captions_are_read_while_the_window_lives(hands: Hands, slow_captions: tuple[Path, list[str]]) -> None:
+    source, read = slow_captions
+    hands.window.files.import_from(source)
+    assert hands.asked == []
+    assert len(read) == 200 and hands.window.state_.config.concepts[0].path == str(source.with_name("images"))
+    notes = hands.dialog()
+    assert notes.title() == "Imported, with omissions"
+    notes.destroy()
+
+
+def test_an_import_that_takes_long_can_be_cancelled(hands: Hands, slow_captions: tuple[Path, list[str]]) -> None:
+    source, read = slow_captions
+    hands.answer("Cancel")
+    assert not hands.window.files.import_from(source)
+    assert hands.asked == ["Reading dataset.toml and the captions of its images"]
+    hands.rest(0.1)
+    before = len(read)
+    hands.rest(0.2)
+    assert 0 < before == len(read) < 200
+    assert not hands.window.state_.config.concepts and not hands.window.state_.is_modified()
+
+
+def test_an_import_that_fails_late_says_why(
+    hands: Hands, slow_captions: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slowly = kohya_data._has_lines
+
+    def fail_late(file: Path) -> bool:
+        if len(slow_captions[1]) > 60:
+            raise UserError("the captions are on a disk that was unplugged")
+        return slowly(file)
+
+    monkeypatch.setattr(kohya_data, "_has_lines", fail_late)
+    assert not hands.window.files.import_from(slow_captions[0])
+    hands.expect_dialog("a disk that was unplugged")
+    assert not hands.window.state_.is_modified()
 
 
 def _answer(hands: Hands, text: str) -> None:

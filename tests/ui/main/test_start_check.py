@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from modules.ui.run import StartCheck
 from modules.ui.state.ConfigState import Problem
 from modules.ui.state.DryRun import DRY_RUN, DryRun
 from modules.ui.texts.run import NO_IMAGES
@@ -23,8 +24,8 @@ def outcome(tmp_path: Path, errors: list[object], warnings: list[str] | None = N
     (tmp_path / "outcome.json").write_text(json.dumps({"errors": errors, "warnings": warnings or []}))
 
 
-def calls(tmp_path: Path) -> int:
-    path = tmp_path / "calls"
+def calls(tmp_path: Path, name: str = "calls") -> int:
+    path = tmp_path / name
     return len(path.read_text().split()) if path.exists() else 0
 
 
@@ -95,11 +96,15 @@ def test_a_change_ends_the_look_under_way_and_only_the_last_one_counts(
         first.setattr("modules.ui.run.StartCheck.SETTLED_MS", 100)
         hands = open_window()
         hands.wait(lambda: calls(tmp_path) == 1)
+    # a timer keeps the delay that it was made with
+    hands.window.check._settling._delay = StartCheck.SETTLED_MS
     hands.fill("epochs", "3")
     outcome(tmp_path, [])
+    assert calls(tmp_path) == 1, "the next look must begin after the first would have ended"
     (tmp_path / "hold").unlink()
     hands.wait(lambda: said(hands) == "No problems")
     assert calls(tmp_path) == 2
+    assert calls(tmp_path, "ended") == 1, "the first look went on"
 
 
 @pytest.mark.usefixtures("settles_at_once")

@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from modules.tools.catalog import CAPTION_EDITS, CAPTION_TOOLS, DATASET_TOOLS, MASK_TOOLS, MODEL_TOOLS, UPDATE
+from modules.tools.ToolSpec import Kind
 from modules.ui.captions.CaptionsWindow import CaptionsWindow
 from modules.ui.ImageWindow import ImageWindow
 from modules.ui.shell.ToolWindow import ToolWindow
@@ -196,6 +197,35 @@ def test_every_tool_of_the_page_has_a_window(hands: Hands) -> None:
         assert window.output.winfo_height() > window.ui.theme.px(60), "what it says is in sight"
         hands.keys("<Escape>")
         hands.wait(lambda window=window: not window.winfo_exists())
+
+
+def check_list_follows_the_theme(hands: Hands, combo: ttk.Combobox) -> None:
+    hands.focus(combo)
+    hands.keys("<Down>", to=combo)
+    popdown = str(combo.tk.call("ttk::combobox::PopdownWindow", combo))
+    hands.wait(lambda: combo.tk.call("winfo", "viewable", popdown), "the list does not open")
+    palette = hands.window.theme.palette
+    colours = [str(combo.tk.call(f"{popdown}.f.l", "cget", name)) for name in ("-background", "-foreground")]
+    assert colours == [palette.field, palette.text]
+    combo.tk.call("event", "generate", f"{popdown}.f.l", "<Escape>")
+    hands.wait(lambda: not combo.tk.call("winfo", "viewable", popdown))
+
+
+def test_the_lists_of_a_tool_and_of_the_caption_editor_follow_the_theme(
+    hands: Hands, folder: Path, desktop: Desktop
+) -> None:
+    tool = next(spec for spec in DATASET_TOOLS if any(field.kind is Kind.CHOICE for field in spec.fields))
+    window = opened(hands, tool.title)
+    for field in tool.fields:
+        box = window.inputs[field.key]
+        if isinstance(box, ttk.Combobox):
+            box.update()
+            hands.wait(box.winfo_viewable)
+            check_list_follows_the_theme(hands, box)
+    window.cancel()
+    editor = editor_on(hands, folder, desktop)[1]
+    check_list_follows_the_theme(hands, editor.editor.find.by)
+    editor.close()
 
 
 def editor_on(hands: Hands, folder: Path, desktop: Desktop) -> tuple[tk.Misc, CaptionsWindow]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
 from modules.util.config.BaseConfig import VERSION_KEY
@@ -59,9 +59,14 @@ def _line(place: str, theirs: str, why: str) -> str:
 
 
 class Notes:
-    """Notes in the order found."""
+    """Notes in the order found.
 
-    def __init__(self) -> None:
+    Args:
+        proceed: called before each file of the data that an import looks into. What it raises ends the import.
+    """
+
+    def __init__(self, proceed: Callable[[], object] = lambda: None) -> None:
+        self.proceed = proceed
         self._found: list[Note] = []
         self._moved: list[Note] = []
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,7 @@ def import_file(
     strict: bool = False,
     program: str = AUTO,
     family: str = "",
+    proceed: Callable[[], object] = lambda: None,
 ) -> Import:
     """Read a file of another program.
 
@@ -113,6 +114,8 @@ def import_file(
         strict: refuse anything that changes the training, unknown settings and values of the wrong kind.
         program: one of ``PROGRAMS``; AUTO detects it from the file.
         family: the model family, if a file of kohya or ai-toolkit does not tell it.
+        proceed: called before each file that is read besides the source, such as a caption. What it raises ends the
+            import.
 
     Raises:
         UserError: the file is unreadable, asks for something unsupported, or is refused by ``strict``.
@@ -120,7 +123,7 @@ def import_file(
     made: TrainConfig | Sequence[BaseConfig]
     program = _program(Path(source)) if program == AUTO else program
     if program == KOHYA:
-        made, notes = read_kohya(Path(source), family)
+        made, notes = read_kohya(Path(source), family, proceed)
     elif program == AITOOLKIT:
         made, notes = read_aitoolkit(_mapping(Path(source)), family)
     elif isinstance(read_json(source, "OneTrainer file"), list):

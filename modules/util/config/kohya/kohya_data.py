@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -216,7 +216,8 @@ def _captions(fields: Fields, made: Data, notes: Notes) -> Data:
         )
     extension = extension if extension.startswith(".") else f".{extension}"
     if first and made["path"]:
-        _note_lines(_with_lines(Path(made["path"]), extension), fields.place("caption_extension"), notes)
+        several = _with_lines(Path(made["path"]), extension, notes.proceed)
+        _note_lines(several, fields.place("caption_extension"), notes)
     return {"text": {**made["text"], "caption_extension": extension, "missing_caption": word}}
 
 
@@ -246,15 +247,22 @@ def _note_lines(several: int, place: str, notes: Notes) -> None:
         notes.say(place, f"{captions} several lines: here each is an alternative, but kohya uses only the first")
 
 
-def _with_lines(folder: Path, extension: str) -> int:
+def _with_lines(folder: Path, extension: str, proceed: Callable[[], object]) -> int:
     """Number of images in a folder whose captions next to them have several lines; 0 if the folder cannot be read,
     which the check before training reports.
+
+    Args:
+        proceed: called before each caption is read; may raise to end it.
     """
     try:
         images = [one for one in folder.iterdir() if one.suffix.lower() in IMAGE_EXTENSIONS]
     except (OSError, ValueError):  # the second for a path that no folder can have
         return 0
-    return sum(_has_lines(folder / f"{one.stem}{extension}") for one in images)
+    several = 0
+    for one in images:
+        proceed()
+        several += _has_lines(folder / f"{one.stem}{extension}")
+    return several
 
 
 def _has_lines(file: Path) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -89,17 +89,20 @@ def read_toml(path: str | os.PathLike[str]) -> Data:
         raise ConfigError(f"{path} is not TOML: {str(error).splitlines()[0]}") from None
 
 
-def read_kohya(path: Path, family: str = "") -> tuple[TrainConfig | list[ConceptConfig], Notes]:
+def read_kohya(
+    path: Path, family: str = "", proceed: Callable[[], object] = lambda: None
+) -> tuple[TrainConfig | list[ConceptConfig], Notes]:
     """Read a training file as a config with concepts, or a dataset file as a list of concepts.
 
     Args:
         family: the model family, if the file does not tell it.
+        proceed: called before each caption is read; may raise to end the import.
 
     Raises:
         UserError: the file is unreadable or asks for something unsupported.
     """
     data = read_toml(path)
-    notes = Notes()
+    notes = Notes(proceed)
     if "datasets" in data:
         rates: list[float] = []
         masks = MaskKinds()
