@@ -20,8 +20,8 @@ from modules.model.batch import (
     NoiseDraw,
     PairBatch,
     to_device,
-    to_float32,
 )
+from modules.model.dtypes import wide_dtype
 from modules.model.memory import give_back, in_tiles_if_large
 from modules.model.Model import Model
 from modules.model.noising import noise as noise_module
@@ -267,7 +267,7 @@ class BaseModelSetup(ModelFamily):
         Args:
             latents_BChw: clean latents as ``encode_image`` gives them.
         """
-        latents_BChw = to_float32(to_device(latents_BChw, model.device))
+        latents_BChw = latents_BChw.to(model.device, wide_dtype(latents_BChw.dtype))
         noise_BChw = draw.noise_BChw
         if draw.perturbation_BChw is not None:
             noise_BChw = noise_BChw + draw.perturbation_BChw
@@ -277,8 +277,9 @@ class BaseModelSetup(ModelFamily):
                 model, noisy_BChw.to(model.input_dtype()), draw.timestep_B, cond, size
             )
         target_BChw = model.schedule.target(latents_BChw, draw.noise_BChw, draw.timestep_B)
-        variance_BChw = None if variance_BChw is None else to_float32(variance_BChw)
-        return Prediction(to_float32(predicted_BChw), target_BChw, variance_BChw)
+        wide = wide_dtype(predicted_BChw.dtype)
+        variance_BChw = None if variance_BChw is None else variance_BChw.to(wide)
+        return Prediction(predicted_BChw.to(wide), target_BChw, variance_BChw)
 
     def denoise_with_variance(
         self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
@@ -342,7 +343,8 @@ class BaseModelSetup(ModelFamily):
         assert prediction.variance is not None
         assert isinstance(model.schedule, DiscreteSchedule)
         device = prediction.predicted.device
-        clean_BChw = to_float32(to_device(batch.latents_BChw, device))
+        latents_BChw = to_device(batch.latents_BChw, device)
+        clean_BChw = latents_BChw.to(wide_dtype(latents_BChw.dtype))
         noise_BChw = (
             draw.noise_BChw if draw.perturbation_BChw is None else draw.noise_BChw + draw.perturbation_BChw
         )
