@@ -71,11 +71,6 @@ class Sources(tuple[torch.Tensor, ...]):
 NO_SOURCES = Sources()
 
 
-def to_float32(tensor: torch.Tensor) -> torch.Tensor:
-    """Convert to at least float32; float64 stays."""
-    return tensor if tensor.dtype == torch.float64 else tensor.float()
-
-
 @dataclass(frozen=True)
 class _Batched:
     """Base of dataclasses whose tensors and lists are batch-first: selecting, concatenating and moving."""

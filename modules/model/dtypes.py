@@ -31,6 +31,11 @@ def torch_dtype(name: object, field_name: str | None = None) -> torch.dtype:
     return DTYPES[key]
 
 
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The type in which numbers of a floating-point type are computed with: float32 at least; float64 stays."""
+    return torch.promote_types(dtype, torch.float32)
+
+
 @dataclass(frozen=True)
 class PartDtypes:
     """Number types of the weights of each part, and of the arithmetic.

@@ -1,13 +1,13 @@
-"""Everything that training and sampling need from a model and that all families share.
+"""Everything that training and sampling do with a model's images and latents, and that all families share.
 
-A family supplies a ``FamilySpec`` and two methods; conditioning, noise, predictions and losses are here.
-Loading from a config, adapters and saving are in ``training``, scores of pairs in ``ModelPairScorer``, images
-in ``sample_images``.
+Loading and prompts are in ``ModelFamily``; loading from a config, adapters and saving in ``training``; scores
+of pairs in ``ModelPairScorer``; whole samples in ``sample_images``.
 """
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,24 +15,19 @@ from typing import Any
 import torch
 
 from modules.model.batch import (
-    NO_SOURCES,
     Conditioning,
     ImageBatch,
     NoiseDraw,
     PairBatch,
-    Sources,
     to_device,
-    to_float32,
 )
+from modules.model.dtypes import wide_dtype
 from modules.model.memory import give_back, in_tiles_if_large
 from modules.model.Model import Model
 from modules.model.noising import noise as noise_module
 from modules.model.noising.noise import NoiseOptions
-from modules.model.noising.sampling import dynamic_shift
+from modules.model.noising.sampling import dynamic_shift, initial_noise, make_sampler
 from modules.model.noising.schedule import DiscreteSchedule, Prediction
-from modules.model.text.emphasis import read_emphasis
-from modules.model.text.encoding import cut_prompts, t5_states, tokenize
-from modules.model.text.LearnedWords import PLACES, AddedRows
 from modules.modelSetup.ModelFamily import ModelFamily
 from modules.objective.supervised import (
     LossOptions,
@@ -43,105 +38,22 @@ from modules.objective.supervised import (
     noise_level_weight,
 )
 from modules.objective.variational import variational_bits
-from modules.util.errors import ConfigError, DataError
+from modules.util.errors import ConfigError, DataError, UnsupportedError
 from modules.util.rng import Key
 
 
 class BaseModelSetup(ModelFamily):
     """The operations on one model family. It holds no state: everything is in the ``Model``."""
 
-    # -- text and images ----------------------------------------------------------------------------------
+    # -- latents and images -------------------------------------------------------------------------------
 
-    def encode_text(
-        self, model: Model, prompts: Sequence[str], train: bool = False, seen: Sources = NO_SOURCES
-    ) -> Conditioning:
-        """Encode prompts to a conditioning on ``model.device``.
+    def _encode_image(self, model: Model, rgb_BCHW: torch.Tensor) -> torch.Tensor:
+        """Encode [-1, 1] images, on the VAE's device and in its type, to raw latents (distribution mean)."""
+        return model.vae.encode(rgb_BCHW).latent_dist.mode()  # type: ignore[operator, no-any-return]
 
-        Args:
-            train: keep the graph and compute like the denoiser (autocast). Otherwise there is no graph,
-                the encoder computes in its own type and the result is float32.
-            seen: the images that the text encoder is shown with the prompts, (B, 3, H, W) uint8 each, in
-                families whose text encoder sees them.
-        """
-        if train:
-            with model.autocast():
-                return self._encode_seeing(model, self._texts(model, prompts), seen).to(model.device)
-        return self.text_states(model, prompts, seen).to(model.device, torch.float32)
-
-    @torch.no_grad()
-    def text_states(self, model: Model, prompts: Sequence[str], seen: Sources = NO_SOURCES) -> Conditioning:
-        """As ``encode_text``, but with the encoders' own types and devices instead of float32."""
-        return self._encode_seeing(model, self._texts(model, prompts), seen)
-
-    def _texts(self, model: Model, prompts: Sequence[str]) -> list[str]:
-        """The texts to encode for prompts: without emphasis brackets, formatted by the family, with tokens of
-        learned words.
-        """
-        texts = [
-            read_emphasis(prompt) if model.prompt_weighting else self._words(prompt) for prompt in prompts
-        ]
-        return texts if model.words is None else [model.words.expanded(text) for text in texts]
-
-    @staticmethod
-    def _tokenizer_of(model: Model, encoder: str) -> tuple[Any, AddedRows | None]:
-        """The tokenizer of a text encoder, and the rows added to the encoder's table."""
-        if model.words is None:
-            return model.parts[encoder.replace("text_encoder", "tokenizer")], None
-        return model.words.tokenizer(encoder), model.words.rows(encoder)
-
-    def _t5_states(
-        self, model: Model, encoder: str, prompts: Sequence[str], masked: bool = False
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """``t5_states`` of a text encoder of the model, for prompts of its length."""
-        tokenizer, added = self._tokenizer_of(model, encoder)
-        return t5_states(model.module(encoder), tokenizer, prompts, self.prompt_length(model), masked, added)
-
-    def _placed(
-        self, model: Model, cond: Conditioning, texts: Sequence[str], limit: int, cut: int = 0, **how: Any
-    ) -> Conditioning:
-        """States of texts, with where the output vectors of words belong, if there are such words.
-
-        Args:
-            limit, how: as the texts were tokenised, see ``tokenize``.
-            cut: tokens at the beginning whose states were left out.
-        """
-        name = self.spec.length_of
-        tokenizer, added = self._tokenizer_of(model, name)
-        if added is None or not added.puts_out:
-            return cond
-        ids_BL, _ = tokenize(tokenizer, texts, model.module(name), limit, **how)
-        return cond.plus(**{PLACES: added.placed(ids_BL)[:, cut:]})
-
-    @staticmethod
-    def hidden_states(model: Model, cond: Conditioning) -> torch.Tensor:
-        """The states (B, L, E) of prompts for the denoiser, with the output vectors of words as they are now."""
-        hidden_BLE, places_BL = cond["hidden_BLE"], cond.tensors.get(PLACES)
-        if places_BL is None or model.words is None or not model.words.puts_out:
-            return hidden_BLE
-        return model.words.put_in(hidden_BLE, places_BL, model.spec.output_groups)
-
-    def cut_prompts(self, model: Model, prompts: Sequence[str]) -> list[str]:
-        """The prompts whose end no text encoder reads."""
-        known = model.text_encoders if model.words is not None else ()
-        read = {
-            encoder: self._tokenizer_of(model, encoder)[0] if encoder in known else model.parts[part.name]
-            for part, encoder in zip(self.spec.of_kind("tokenizer"), self.spec.text_encoders, strict=True)
-            # an encoder that the model lacks reads nothing
-            if part.name in model.parts and (encoder in model.parts or not part.optional)
-        }
-        own = self.prompt_length(model) - self.spec.template_tokens
-        fixed = set(self.spec.trained_encoders) - {self.spec.length_of}
-        limits = [self.spec.prompt_tokens if encoder in fixed else own for encoder in read]
-        cut = cut_prompts(list(read.values()), self._texts(model, prompts), limits)
-        return [prompt for prompt, is_cut in zip(prompts, cut, strict=True) if is_cut]
-
-    def prompt_length(self, model: Model) -> int:
-        """Number of tokens read of a text, including the template."""
-        return model.prompt_length or self.spec.prompt_length
-
-    def chunk_count(self, model: Model, prompt: str) -> int:
-        """Number of chunks in which a prompt is read; 0 if it is read without chunks."""
-        return 0
+    def _decode(self, model: Model, z_BChw: torch.Tensor) -> torch.Tensor:
+        """Decode raw latents, on the VAE's device and in its type, to [-1, 1] images."""
+        return model.vae.decode(z_BChw).sample  # type: ignore[operator, no-any-return]
 
     @torch.no_grad()
     def encode_image(self, model: Model, rgb_BCHW: torch.Tensor) -> torch.Tensor:
@@ -190,14 +102,7 @@ class BaseModelSetup(ModelFamily):
             [self.decode_to_cpu(model, part) for part in (latents_BChw[:half], latents_BChw[half:])]
         )
 
-    def empty_prompt(self, model: Model) -> Conditioning:
-        """The conditioning of the empty prompt, (1, ...); encoded once unless the text encoder is trained."""
-        if model.trains_text:
-            return self.encode_text(model, [""], train=True)
-        if model._empty_prompt is None:
-            with model.borrowed_encoders():
-                model._empty_prompt = self.encode_text(model, [""])
-        return model._empty_prompt.to(model.device)
+    # -- conditions ---------------------------------------------------------------------------------------
 
     def condition(self, model: Model, batch: ImageBatch, draw: NoiseDraw | None = None) -> Conditioning:
         """The conditioning of a batch: the cached one or, if the text encoder is trained, the newly encoded
@@ -335,6 +240,20 @@ class BaseModelSetup(ModelFamily):
 
     # -- predictions, scores, losses ----------------------------------------------------------------------
 
+    @abstractmethod
+    def denoise(
+        self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
+    ) -> torch.Tensor:
+        """The denoiser's output, (B, C, h, w).
+
+        Args:
+            x_BChw: noisy latents, already in the type of the denoiser.
+            t_B: timesteps.
+            cond: the result of ``_encode``, with ``guidance_B`` if used (the embedded guidance scale) and
+                ``geometry_B6`` (height, width, crop top, crop left, target height, target width in pixels).
+            size: (height, width) in pixels.
+        """
+
     def predict(
         self,
         model: Model,
@@ -348,7 +267,7 @@ class BaseModelSetup(ModelFamily):
         Args:
             latents_BChw: clean latents as ``encode_image`` gives them.
         """
-        latents_BChw = to_float32(to_device(latents_BChw, model.device))
+        latents_BChw = latents_BChw.to(model.device, wide_dtype(latents_BChw.dtype))
         noise_BChw = draw.noise_BChw
         if draw.perturbation_BChw is not None:
             noise_BChw = noise_BChw + draw.perturbation_BChw
@@ -358,8 +277,9 @@ class BaseModelSetup(ModelFamily):
                 model, noisy_BChw.to(model.input_dtype()), draw.timestep_B, cond, size
             )
         target_BChw = model.schedule.target(latents_BChw, draw.noise_BChw, draw.timestep_B)
-        variance_BChw = None if variance_BChw is None else to_float32(variance_BChw)
-        return Prediction(to_float32(predicted_BChw), target_BChw, variance_BChw)
+        wide = wide_dtype(predicted_BChw.dtype)
+        variance_BChw = None if variance_BChw is None else variance_BChw.to(wide)
+        return Prediction(predicted_BChw.to(wide), target_BChw, variance_BChw)
 
     def denoise_with_variance(
         self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
@@ -423,7 +343,8 @@ class BaseModelSetup(ModelFamily):
         assert prediction.variance is not None
         assert isinstance(model.schedule, DiscreteSchedule)
         device = prediction.predicted.device
-        clean_BChw = to_float32(to_device(batch.latents_BChw, device))
+        latents_BChw = to_device(batch.latents_BChw, device)
+        clean_BChw = latents_BChw.to(wide_dtype(latents_BChw.dtype))
         noise_BChw = (
             draw.noise_BChw if draw.perturbation_BChw is None else draw.noise_BChw + draw.perturbation_BChw
         )
@@ -452,3 +373,49 @@ class BaseModelSetup(ModelFamily):
                 f"{size[1]}x{size[0]} is not possible: width and height must be multiples of {step}",
                 field="resolution",
             )
+
+    def make_sampler(self, model: Model, name: object, steps: int, size: tuple[int, int]) -> Any:
+        """A sampler with its timesteps set, for images of ``size`` (height, width); see ``sampling.make_sampler``."""
+        tokens = self.image_tokens(model, size)
+        return make_sampler(model.schedule, name, steps, model.sample_config, tokens, self.spec.even_steps)
+
+    def guide(self, wanted_BChw: torch.Tensor, unwanted_BChw: torch.Tensor, cfg: float) -> torch.Tensor:
+        """The guided prediction, from those for the prompt and for the negative prompt; ``cfg`` 1 gives the first."""
+        return unwanted_BChw + cfg * (wanted_BChw - unwanted_BChw)
+
+    def costliest_size(self, model: Model, size: tuple[int, int], step: int) -> tuple[int, int]:
+        """The size with the highest memory use among those with about the area of a square.
+
+        Args:
+            size: size of the square, (height, width) in pixels.
+            step: number of pixels that sides are multiples of.
+        """
+        return size
+
+    def guidance_scales(self, cfg: float, steps: int) -> list[float]:
+        """The guidance scale of each step of a sample with scale ``cfg``, noisiest first."""
+        return [cfg] * steps
+
+    def unprompted(self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor) -> torch.Tensor:
+        """The output of the second denoiser, which sees no prompt, (B, C, h, w). Arguments as for
+        ``denoise``.
+
+        Raises:
+            UnsupportedError: the family has no second denoiser.
+        """
+        raise UnsupportedError(f"{self.spec.label} has no denoiser that sees no prompt")
+
+    def start_noise(
+        self, model: Model, seeds: Sequence[int], size: tuple[int, int]
+    ) -> tuple[torch.Tensor, list[torch.Generator]]:
+        """The initial noise of samples of ``size`` (height, width), in the layout of latents; see
+        ``initial_noise``.
+        """
+        shape = (model.latent_channels, *(side // model.latent_factor for side in size))
+        return initial_noise(seeds, shape)
+
+    def image_tokens(self, model: Model, size: tuple[int, int]) -> int:
+        """Number of tokens of the denoiser for an image of ``size`` (height, width): one for each patch of 2
+        x 2 latents.
+        """
+        return (size[0] // model.latent_factor // 2) * (size[1] // model.latent_factor // 2)

@@ -1,4 +1,4 @@
-"""A model family: its spec, and how its parts are loaded and called."""
+"""A model family: its spec, how its parts are loaded, and how prompts become conditionings."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from typing import Any, ClassVar
 
 import torch
 
-from modules.model.batch import Conditioning
+from modules.model.batch import NO_SOURCES, Conditioning
 from modules.model.batch import Sources as PictureSources
 from modules.model.dtypes import PartDtypes
 from modules.model.Model import Model
-from modules.model.noising.sampling import initial_noise, make_sampler
 from modules.model.noising.schedule import DiscreteSchedule, FlowSchedule, Schedule
 from modules.model.noising.scheduler_config import check_scheduler_config
+from modules.model.text.emphasis import read_emphasis
+from modules.model.text.encoding import cut_prompts, t5_states, tokenize
+from modules.model.text.LearnedWords import PLACES, AddedRows
 from modules.spec.FamilySpec import FamilySpec
 from modules.util.errors import ConfigError, UnsupportedError, UserError
 from modules.util.files.hub_names import repository
@@ -55,47 +57,13 @@ def widen_vae(model: Model) -> None:
 
 
 class ModelFamily(ABC):
-    """A family of models. It must define ``spec``, ``_encode`` and ``denoise``; the rest has defaults that
-    most families share.
+    """The part of a family that handles no images made by it; ``BaseModelSetup`` handles these. A family must
+    define ``spec``, ``_encode`` and ``denoise``; the rest has defaults that most families share.
     """
 
     spec: ClassVar[FamilySpec]
 
-    # -- the family's own ---------------------------------------------------------------------------------
-
-    @abstractmethod
-    def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
-        """Encode prompts to a conditioning on the text encoder's device, in the current gradient mode."""
-
-    def _encode_seeing(self, model: Model, prompts: Sequence[str], seen: PictureSources) -> Conditioning:
-        """As ``_encode``, with images (B, 3, H, W) uint8 each that the text encoder sees."""
-        return self._encode(model, prompts)
-
-    def _words(self, prompt: str) -> str:
-        """A prompt as passed to the tokenizers, before any template."""
-        return prompt
-
-    def _encode_image(self, model: Model, rgb_BCHW: torch.Tensor) -> torch.Tensor:
-        """Encode [-1, 1] images, on the VAE's device and in its type, to raw latents (distribution mean)."""
-        return model.vae.encode(rgb_BCHW).latent_dist.mode()  # type: ignore[operator, no-any-return]
-
-    def _decode(self, model: Model, z_BChw: torch.Tensor) -> torch.Tensor:
-        """Decode raw latents, on the VAE's device and in its type, to [-1, 1] images."""
-        return model.vae.decode(z_BChw).sample  # type: ignore[operator, no-any-return]
-
-    @abstractmethod
-    def denoise(
-        self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
-    ) -> torch.Tensor:
-        """The denoiser's output, (B, C, h, w).
-
-        Args:
-            x_BChw: noisy latents, already in the type of the denoiser.
-            t_B: timesteps.
-            cond: the result of ``_encode``, with ``guidance_B`` if used (the embedded guidance scale) and
-                ``geometry_B6`` (height, width, crop top, crop left, target height, target width in pixels).
-            size: (height, width) in pixels.
-        """
+    # -- loading ------------------------------------------------------------------------------------------
 
     def _schedule(self, scheduler: Mapping[str, Any], options: LoadOptions) -> Schedule:
         """The noise schedule of a scheduler config."""
@@ -132,8 +100,6 @@ class ModelFamily(ABC):
     def _load_rest(self, sources: Sources, dtypes: PartDtypes, wanted: Sequence[str]) -> dict[str, Any]:
         """Load the wanted parts from the folder or file of the whole model."""
         return load_from(sources, self.spec, wanted, dtypes)
-
-    # -- loading ------------------------------------------------------------------------------------------
 
     def load(
         self,
@@ -206,50 +172,118 @@ class ModelFamily(ABC):
             "that fits",
         )
 
-    # -- sampling -----------------------------------------------------------------------------------------
+    # -- prompts ------------------------------------------------------------------------------------------
 
-    def make_sampler(self, model: Model, name: object, steps: int, size: tuple[int, int]) -> Any:
-        """A sampler with its timesteps set, for images of ``size`` (height, width); see ``sampling.make_sampler``."""
-        tokens = self.image_tokens(model, size)
-        return make_sampler(model.schedule, name, steps, model.sample_config, tokens, self.spec.even_steps)
+    @abstractmethod
+    def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
+        """Encode prompts to a conditioning on the text encoder's device, in the current gradient mode."""
 
-    def guide(self, wanted_BChw: torch.Tensor, unwanted_BChw: torch.Tensor, cfg: float) -> torch.Tensor:
-        """The guided prediction, from those for the prompt and for the negative prompt; ``cfg`` 1 gives the first."""
-        return unwanted_BChw + cfg * (wanted_BChw - unwanted_BChw)
+    def _encode_seeing(self, model: Model, prompts: Sequence[str], seen: PictureSources) -> Conditioning:
+        """As ``_encode``, with images (B, 3, H, W) uint8 each that the text encoder sees."""
+        return self._encode(model, prompts)
 
-    def costliest_size(self, model: Model, size: tuple[int, int], step: int) -> tuple[int, int]:
-        """The size with the highest memory use among those with about the area of a square.
+    def _words(self, prompt: str) -> str:
+        """A prompt as passed to the tokenizers, before any template."""
+        return prompt
+
+    def encode_text(
+        self, model: Model, prompts: Sequence[str], train: bool = False, seen: PictureSources = NO_SOURCES
+    ) -> Conditioning:
+        """Encode prompts to a conditioning on ``model.device``.
 
         Args:
-            size: size of the square, (height, width) in pixels.
-            step: number of pixels that sides are multiples of.
+            train: keep the graph and compute like the denoiser (autocast). Otherwise there is no graph,
+                the encoder computes in its own type and the result is float32.
+            seen: the images that the text encoder is shown with the prompts, (B, 3, H, W) uint8 each, in
+                families whose text encoder sees them.
         """
-        return size
+        if train:
+            with model.autocast():
+                return self._encode_seeing(model, self._texts(model, prompts), seen).to(model.device)
+        return self.text_states(model, prompts, seen).to(model.device, torch.float32)
 
-    def guidance_scales(self, cfg: float, steps: int) -> list[float]:
-        """The guidance scale of each step of a sample with scale ``cfg``, noisiest first."""
-        return [cfg] * steps
+    @torch.no_grad()
+    def text_states(
+        self, model: Model, prompts: Sequence[str], seen: PictureSources = NO_SOURCES
+    ) -> Conditioning:
+        """As ``encode_text``, but with the encoders' own types and devices instead of float32."""
+        return self._encode_seeing(model, self._texts(model, prompts), seen)
 
-    def unprompted(self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor) -> torch.Tensor:
-        """The output of the second denoiser, which sees no prompt, (B, C, h, w). Arguments as for
-        ``denoise``.
-
-        Raises:
-            UnsupportedError: the family has no second denoiser.
+    def _texts(self, model: Model, prompts: Sequence[str]) -> list[str]:
+        """The texts to encode for prompts: without emphasis brackets, formatted by the family, with tokens of
+        learned words.
         """
-        raise UnsupportedError(f"{self.spec.label} has no denoiser that sees no prompt")
+        texts = [
+            read_emphasis(prompt) if model.prompt_weighting else self._words(prompt) for prompt in prompts
+        ]
+        return texts if model.words is None else [model.words.expanded(text) for text in texts]
 
-    def start_noise(
-        self, model: Model, seeds: Sequence[int], size: tuple[int, int]
-    ) -> tuple[torch.Tensor, list[torch.Generator]]:
-        """The initial noise of samples of ``size`` (height, width), in the layout of latents; see
-        ``initial_noise``.
-        """
-        shape = (model.latent_channels, *(side // model.latent_factor for side in size))
-        return initial_noise(seeds, shape)
+    @staticmethod
+    def _tokenizer_of(model: Model, encoder: str) -> tuple[Any, AddedRows | None]:
+        """The tokenizer of a text encoder, and the rows added to the encoder's table."""
+        if model.words is None:
+            return model.parts[encoder.replace("text_encoder", "tokenizer")], None
+        return model.words.tokenizer(encoder), model.words.rows(encoder)
 
-    def image_tokens(self, model: Model, size: tuple[int, int]) -> int:
-        """Number of tokens of the denoiser for an image of ``size`` (height, width): one for each patch of 2
-        x 2 latents.
+    def _t5_states(
+        self, model: Model, encoder: str, prompts: Sequence[str], masked: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """``t5_states`` of a text encoder of the model, for prompts of its length."""
+        tokenizer, added = self._tokenizer_of(model, encoder)
+        return t5_states(model.module(encoder), tokenizer, prompts, self.prompt_length(model), masked, added)
+
+    def _placed(
+        self, model: Model, cond: Conditioning, texts: Sequence[str], limit: int, cut: int = 0, **how: Any
+    ) -> Conditioning:
+        """States of texts, with where the output vectors of words belong, if there are such words.
+
+        Args:
+            limit, how: as the texts were tokenised, see ``tokenize``.
+            cut: tokens at the beginning whose states were left out.
         """
-        return (size[0] // model.latent_factor // 2) * (size[1] // model.latent_factor // 2)
+        name = self.spec.length_of
+        tokenizer, added = self._tokenizer_of(model, name)
+        if added is None or not added.puts_out:
+            return cond
+        ids_BL, _ = tokenize(tokenizer, texts, model.module(name), limit, **how)
+        return cond.plus(**{PLACES: added.placed(ids_BL)[:, cut:]})
+
+    @staticmethod
+    def hidden_states(model: Model, cond: Conditioning) -> torch.Tensor:
+        """The states (B, L, E) of prompts for the denoiser, with the output vectors of words as they are now."""
+        hidden_BLE, places_BL = cond["hidden_BLE"], cond.tensors.get(PLACES)
+        if places_BL is None or model.words is None or not model.words.puts_out:
+            return hidden_BLE
+        return model.words.put_in(hidden_BLE, places_BL, model.spec.output_groups)
+
+    def cut_prompts(self, model: Model, prompts: Sequence[str]) -> list[str]:
+        """The prompts whose end no text encoder reads."""
+        known = model.text_encoders if model.words is not None else ()
+        read = {
+            encoder: self._tokenizer_of(model, encoder)[0] if encoder in known else model.parts[part.name]
+            for part, encoder in zip(self.spec.of_kind("tokenizer"), self.spec.text_encoders, strict=True)
+            # an encoder that the model lacks reads nothing
+            if part.name in model.parts and (encoder in model.parts or not part.optional)
+        }
+        own = self.prompt_length(model) - self.spec.template_tokens
+        fixed = set(self.spec.trained_encoders) - {self.spec.length_of}
+        limits = [self.spec.prompt_tokens if encoder in fixed else own for encoder in read]
+        cut = cut_prompts(list(read.values()), self._texts(model, prompts), limits)
+        return [prompt for prompt, is_cut in zip(prompts, cut, strict=True) if is_cut]
+
+    def prompt_length(self, model: Model) -> int:
+        """Number of tokens read of a text, including the template."""
+        return model.prompt_length or self.spec.prompt_length
+
+    def chunk_count(self, model: Model, prompt: str) -> int:
+        """Number of chunks in which a prompt is read; 0 if it is read without chunks."""
+        return 0
+
+    def empty_prompt(self, model: Model) -> Conditioning:
+        """The conditioning of the empty prompt, (1, ...); encoded once unless the text encoder is trained."""
+        if model.trains_text:
+            return self.encode_text(model, [""], train=True)
+        if model._empty_prompt is None:
+            with model.borrowed_encoders():
+                model._empty_prompt = self.encode_text(model, [""])
+        return model._empty_prompt.to(model.device)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch, to_device, to_float32
+from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch, to_device
+from modules.model.dtypes import wide_dtype
 from modules.model.Model import Model
 from modules.model.noising.schedule import Prediction
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
@@ -110,9 +111,9 @@ class ModelPairScorer:
     def _nothing(self, with_supervised: bool) -> ScoreOut:
         """The result of a side without any image: values with a graph that contains no weight."""
         latents_BChw = self.pair.chosen.latents_BChw
-        zeros_B = to_float32(torch.zeros_like(latents_BChw[:, 0, 0, 0], device=self.model.device))
-        zeros_B.requires_grad_(torch.is_grad_enabled())
-        zeros_BD = to_float32(torch.zeros_like(latents_BChw, device=self.model.device)).flatten(1)
+        wide = wide_dtype(latents_BChw.dtype)
+        zeros_BD = torch.zeros_like(latents_BChw, dtype=wide, device=self.model.device).flatten(1)
+        zeros_B = torch.zeros_like(zeros_BD[:, 0]).requires_grad_(torch.is_grad_enabled())
         return ScoreOut(
             zeros_B,
             zeros_B.detach() if with_supervised else None,

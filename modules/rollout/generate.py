@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from modules.model.batch import Conditioning, Sources, to_float32
+from modules.model.batch import Conditioning, Sources
 from modules.model.Model import Model
 from modules.model.noising.sampling import Progress, SamplingCancelled, initial_noise
 from modules.model.text.NegativePrompt import NegativePrompt
@@ -129,7 +129,7 @@ def guided_prediction(
         if model.spec.embeds_guidance:
             texts = texts.plus(guidance_B=torch.full((len(texts),), settings.cfg, device=x.device))
         with hooks.branch(name, level), model.autocast():
-            return to_float32(setup.denoise(model, x, t, texts, settings.size))
+            return setup.denoise(model, x, t, texts, settings.size).float()
 
     x_BChw = x_BChw.to(model.device, model.input_dtype())
     # reading it from the device would have to wait
@@ -315,7 +315,7 @@ def _roll(
         else:
             x_BChw = made.mean
         report()
-    final = to_float32(x_BChw).cpu()
+    final = x_BChw.float().cpu()
     _require_finite(final, chunk.ids, "the image became NaN or infinite while it was made")
     return replace(
         chunk,

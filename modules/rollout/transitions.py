@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from modules.model.batch import to_float32
+from modules.model.dtypes import wide_dtype
 from modules.spec.FamilySpec import Prediction
 from modules.util.errors import ConfigError, UnsupportedError
 
@@ -150,7 +150,7 @@ def step(
     """
     kind = check_kind(kind, prediction)
     std = deviation(kind, position, noise_level, temperature)
-    x, predicted = to_float32(x), to_float32(predicted)
+    x, predicted = x.to(wide_dtype(x.dtype)), predicted.to(wide_dtype(predicted.dtype))
     if prediction == "flow":
         return Transition(_FLOW_MEAN[kind](x, predicted, position, noise_level), std)
     if prediction not in _DISCRETE_MEAN:
@@ -320,7 +320,7 @@ def log_prob(
         )
     if not transition.std > 0.0:
         raise ValueError("a step without noise has no log-probability")
-    value = -(to_float32(x_next) - transition.mean).square()
+    value = -(x_next.to(wide_dtype(x_next.dtype)) - transition.mean).square()
     if form == GAUSSIAN:
         std = transition.std
         value = value / (2.0 * std**2) - (math.log(std) + 0.5 * math.log(2.0 * math.pi))

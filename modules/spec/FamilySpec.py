@@ -179,7 +179,7 @@ class FamilySpec:
         chunks_prompts: whether a prompt longer than its encoders read is encoded in several chunks.
         embedding_keys: what files of embeddings call each text encoder, in their order; empty where
             embeddings cannot be used. Such a family reads prompts with the tokenizers and tables that words
-            extend (``BaseModelSetup._tokenizer_of``).
+            extend (``ModelFamily._tokenizer_of``).
         output_keys: the name of each text encoder in files of embeddings (with ``_out``) that hold vectors for its
             output, in their order. The name is empty if the denoiser is not given the encoder's states of tokens.
             No names where such vectors cannot be used.

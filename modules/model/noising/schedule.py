@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from modules.model.batch import to_float32
+from modules.model.dtypes import wide_dtype
 from modules.spec.FamilySpec import Prediction as PredictionKind
 from modules.util.errors import ConfigError, DataError
 
@@ -34,8 +34,8 @@ def _where_float64_is(timestep_B: torch.Tensor) -> torch.Tensor:
 
 
 def _per_sample(values_B: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Reshape (B,) to multiply a (B, ...) tensor."""
-    return values_B.to(device=like.device, dtype=like.dtype).view(-1, *[1] * (like.dim() - 1))
+    """Reshape (B,) to multiply a (B, ...) tensor. The product has at least float32."""
+    return values_B.to(device=like.device, dtype=wide_dtype(like.dtype)).view(-1, *[1] * (like.dim() - 1))
 
 
 class Schedule(ABC):
@@ -70,7 +70,6 @@ class Schedule(ABC):
 
     def add_noise(self, clean: torch.Tensor, noise: torch.Tensor, timestep_B: torch.Tensor) -> torch.Tensor:
         """x_t = signal * x_0 + sigma * noise, (B, C, h, w)."""
-        clean, noise = to_float32(clean), to_float32(noise)
         signal_B, sigma_B = self.coefficients(timestep_B)
         return _per_sample(signal_B, clean) * clean + _per_sample(sigma_B, clean) * noise
 
@@ -156,10 +155,8 @@ class DiscreteSchedule(Schedule):
         return self._tables[device]
 
     def target(self, clean: torch.Tensor, noise: torch.Tensor, timestep_B: torch.Tensor) -> torch.Tensor:
-        noise = to_float32(noise)
         if self.prediction == "epsilon":
-            return noise
-        clean = to_float32(clean)
+            return noise.to(wide_dtype(noise.dtype))
         signal_B, sigma_B = self.coefficients(timestep_B)
         return _per_sample(signal_B, clean) * noise - _per_sample(sigma_B, clean) * clean
 
@@ -167,13 +164,10 @@ class DiscreteSchedule(Schedule):
         self, predicted: torch.Tensor, noisy: torch.Tensor, timestep_B: torch.Tensor
     ) -> torch.Tensor:
         """The noise that a prediction for x_t means, (B, C, h, w)."""
-        predicted = to_float32(predicted)
         if self.prediction == "epsilon":
-            return predicted
+            return predicted.to(wide_dtype(predicted.dtype))
         signal_B, sigma_B = self.coefficients(timestep_B)
-        return _per_sample(signal_B, predicted) * predicted + _per_sample(sigma_B, predicted) * to_float32(
-            noisy
-        )
+        return _per_sample(signal_B, predicted) * predicted + _per_sample(sigma_B, predicted) * noisy
 
 
 class FlowSchedule(Schedule):
@@ -199,7 +193,7 @@ class FlowSchedule(Schedule):
         )
 
     def target(self, clean: torch.Tensor, noise: torch.Tensor, timestep_B: torch.Tensor) -> torch.Tensor:
-        return to_float32(noise) - to_float32(clean)
+        return noise.to(wide_dtype(noise.dtype)) - clean
 
 
 def _betas(config: Mapping[str, Any]) -> torch.Tensor:

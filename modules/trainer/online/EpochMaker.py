@@ -26,6 +26,7 @@ from modules.rollout.generate import (
 from modules.rollout.Rollouts import Rollouts, RolloutSettings
 from modules.rollout.samplers import Slot
 from modules.trainer.distributed import Processes
+from modules.trainer.evaluate.image_files import save_image
 from modules.trainer.online import settings as online_settings
 from modules.trainer.online.acceleration import hooks_of, training_hooks
 from modules.trainer.online.batch import MadeEpoch, OnlineBatch
@@ -163,7 +164,10 @@ class EpochMaker:
             self.judge.rewards.load_state_dict(scales)
             raise
         if self.processes.first:
-            self._warnings += self._review.keep(epoch, rgb_NCHW, batch, sources)
+            with self._review.keeping(epoch, requests, judged, settings) as places:
+                for rgb_CHW, place in zip(rgb_NCHW, places, strict=False):
+                    save_image(rgb_CHW, place.path, place.text)
+            self._warnings += self._review.problems()
         counts = torch.tensor([len(one) for one in micro], dtype=torch.int64)
         images = [int(one) for one in self.processes.sum(counts).tolist()]
         return MadeEpoch(epoch, batch, micro, images, judged.facts)

@@ -1,16 +1,20 @@
-"""Stores images of an epoch in the run's folder, with prompt and reward, for review by a person."""
+"""The folder of images of the latest epochs, with prompt and reward, for review by a person.
+
+The images themselves pass by: here are their places and texts, and the images that they edit.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
-from modules.rollout.generate import RolloutSource
+from modules.rollout.generate import RolloutRequest, RolloutSource
+from modules.rollout.Rollouts import RolloutSettings
 from modules.trainer.evaluate.image_files import save_image
-from modules.trainer.online.batch import OnlineBatch
+from modules.trainer.online.judge import Judged
 from modules.util.errors import UserError, refused_as
 from modules.util.jsonio import write_json
 from modules.util.owned_files import Owned, shown
@@ -21,8 +25,16 @@ INDEX = "images.json"
 _OWN = re.compile(r"\d{4,}(-source(\.\d)?)?\.png|images\.json|\.tastemaker-[0-9a-f]+\.tmp")
 
 
+@dataclass(frozen=True)
+class Place:
+    """Path that an image is written to, and the text that goes with it."""
+
+    path: Path
+    text: str
+
+
 class ReviewFolder:
-    """Stores images of the latest epochs in a folder. An error costs images, never the run.
+    """Keeps images of the latest epochs in a folder. An error costs images, never the run.
 
     Args:
         folder: parent of the epochs' folders.
@@ -33,86 +45,98 @@ class ReviewFolder:
     def __init__(self, folder: Path, images: int, epochs: int) -> None:
         self._folder, self._images, self._epochs = folder, images, epochs
         self._told_of_old = False
+        self._problems: list[str] = []
 
-    def keep(
-        self,
-        epoch: int,
-        rgb_NCHW: torch.Tensor,
-        batch: OnlineBatch,
-        edited: Sequence[RolloutSource | None],
-    ) -> list[str]:
-        """Write the first images of an epoch, with what they edit, and remove old epochs. Returns what failed."""
+    @contextmanager
+    def keeping(
+        self, epoch: int, requests: Sequence[RolloutRequest], judged: Judged, settings: RolloutSettings
+    ) -> Iterator[list[Place]]:
+        """The block in which the first images of an epoch are written, each to its place. What they edit and a list of
+        them are written too, and old epochs are removed afterwards.
+
+        The text of an image holds prompt, seed, reward and advantage in the format that other programs read. What it
+        edits is next to it, as the model saw it and under the name by which the pair tool finds it. There are no
+        places where none are kept, or where the folder cannot be made ready. ``problems`` returns the failures.
+
+        Args:
+            requests: the requests of all images of the epoch.
+            judged: the rewards and advantages of these images.
+        """
         if not self._images:
-            return []
-        problems = []
+            yield []
+            return
+        target, facts = self._folder / f"{EPOCH}{epoch}", None
+        kept = requests[: self._images]
+        with self._told(epoch, target):
+            # an epoch that is repeated after a resume
+            _remove(self._folder, target.name)
+            facts = [_facts(number, one, judged) for number, one in enumerate(kept)]
+        with self._told(epoch, target):
+            if facts is None:
+                yield []
+            else:
+                yield [
+                    Place(target / str(fact["file"]), _text(one, fact, settings))
+                    for one, fact in zip(kept, facts, strict=True)
+                ]
+                for number, (one, fact) in enumerate(zip(kept, facts, strict=True)):
+                    if one.source is not None:
+                        fact["sources"] = _keep_sources(target, f"{number:04d}", one.source)
+                write_json(target / INDEX, {"epoch": epoch, "images": facts})
+        self._forget_old(epoch)
+
+    @contextmanager
+    def _told(self, epoch: int, target: Path) -> Iterator[None]:
+        """The block whose failure is a problem to tell."""
         try:
-            keep_images(self._folder, epoch, rgb_NCHW, batch, edited[: self._images])
+            with refused_as(
+                f"the images of epoch {epoch} cannot be kept in {target}",
+                field="rlhf_keep_images",
+                hint="make room on the disk of the workspace, or keep none",
+            ):
+                yield
         except UserError as error:
-            problems.append(str(error))
+            self._problems.append(str(error))
+
+    def problems(self) -> list[str]:
+        """Messages about failures since the last call."""
+        found, self._problems = self._problems, []
+        return found
+
+    def _forget_old(self, epoch: int) -> None:
         try:
             forget_old(self._folder, self._epochs, epoch)
         except UserError as error:
             if not self._told_of_old:
-                problems.append(str(error))
+                self._problems.append(str(error))
             self._told_of_old = True
-        return problems
 
 
-def keep_images(
-    folder: Path,
-    epoch: int,
-    rgb_NCHW: torch.Tensor,
-    batch: OnlineBatch,
-    edited: Sequence[RolloutSource | None],
-) -> Path:
-    """Write the first images as ``epoch-N/*.png`` and a list of them. Returns the epoch's folder.
+def _facts(number: int, request: RolloutRequest, judged: Judged) -> dict[str, object]:
+    """The entry of an image in the list of an epoch's images."""
+    return {
+        "file": f"{number:04d}.png",
+        "id": request.id,
+        "prompt": request.prompt,
+        "group": request.group,
+        "seed": request.seed,
+        "reward": float(judged.reward_N[number]),
+        "advantage": float(judged.adv_N[number]),
+    }
 
-    The PNG metadata holds prompt, seed, reward and advantage in the format that other programs read. What an image
-    edits is next to it, as the model saw it and under the name by which the pair tool finds it.
 
-    Args:
-        edited: of each image to write, what it edits.
-
-    Raises:
-        UserError: the disk is full or not writable.
-    """
-    target, rollouts = folder / f"{EPOCH}{epoch}", batch.rollouts
-    settings = rollouts.settings
-    entries = []
-    with refused_as(
-        f"the images of epoch {epoch} cannot be kept in {target}",
-        field="rlhf_keep_images",
-        hint="make room on the disk of the workspace, or keep none",
-    ):
-        # an epoch that is repeated after a resume
-        _remove(folder, target.name)
-        for number, source in enumerate(edited):
-            name = f"{number:04d}.png"
-            reward, advantage = float(batch.reward_B[number]), float(batch.adv_B[number])
-            facts: dict[str, object] = {
-                "file": name,
-                "id": rollouts.ids[number],
-                "prompt": rollouts.prompts[number],
-                "group": int(rollouts.group_N[number]),
-                "seed": rollouts.seeds[number],
-                "reward": reward,
-                "advantage": advantage,
-            }
-            text = "\n".join(
-                [
-                    rollouts.prompts[number],
-                    *([f"Negative prompt: {n}"] if (n := rollouts.negatives[number]) else []),
-                    f"Steps: {len(settings.plan)}, Sampler: {settings.plan.kind}, CFG scale: {settings.cfg:g}, "
-                    f"Seed: {rollouts.seeds[number]}, Size: {settings.size[1]}x{settings.size[0]}, "
-                    f"Reward: {reward:.6g}, Advantage: {advantage:.6g}",
-                ]
-            )
-            save_image(rgb_NCHW[number], target / name, text)
-            if source is not None:
-                facts["sources"] = _keep_sources(target, f"{number:04d}", source)
-            entries.append(facts)
-        write_json(target / INDEX, {"epoch": epoch, "images": entries})
-    return target
+def _text(request: RolloutRequest, facts: Mapping[str, object], settings: RolloutSettings) -> str:
+    """The text of an image in the format that other programs read."""
+    height, width = settings.size
+    return "\n".join(
+        [
+            request.prompt,
+            *([f"Negative prompt: {request.negative}"] if request.negative else []),
+            f"Steps: {len(settings.plan)}, Sampler: {settings.plan.kind}, CFG scale: {settings.cfg:g}, "
+            f"Seed: {request.seed}, Size: {width}x{height}, "
+            f"Reward: {facts['reward']:.6g}, Advantage: {facts['advantage']:.6g}",
+        ]
+    )
 
 
 def _keep_sources(target: Path, stem: str, source: RolloutSource) -> list[dict[str, str]]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from modules.trainer.online.review import ReviewFolder, forget_old
 from modules.util.errors import UserError
@@ -34,12 +33,40 @@ def test_epochs_of_an_earlier_run_are_older_than_those_of_a_new_one(tmp_path: Pa
     for number in (7, 8, 9):
         epoch(tmp_path, number)
     kept = ReviewFolder(tmp_path, 1, 3)
-    batch: Any = SimpleNamespace(rollouts=SimpleNamespace(settings=None))
+    nothing: Any = None
     left = []
     for number in range(3):
-        assert kept.keep(number, torch.zeros(0, 3, 8, 8), batch, []) == []
+        with kept.keeping(number, [], nothing, nothing) as places:
+            assert places == []
+        assert kept.problems() == []
         left.append(sorted(int(path.name.removeprefix("epoch-")) for path in tmp_path.iterdir()))
     assert left == [[0, 8, 9], [0, 1, 9], [0, 1, 2]]
+
+
+def test_an_image_that_cannot_be_written_is_told_of_and_old_ones_still_go(tmp_path: Path) -> None:
+    epoch(tmp_path, 0)
+    kept = ReviewFolder(tmp_path, 1, 1)
+    nothing: Any = None
+    with kept.keeping(1, [], nothing, nothing):
+        (tmp_path / "epoch-1").mkdir()
+        raise OSError(errno.ENOSPC, "No space left on device")
+    (told,) = kept.problems()
+    assert "images of epoch 1 cannot be kept" in told and "No space left" in told
+    assert kept.problems() == [] and [path.name for path in tmp_path.iterdir()] == ["epoch-1"]
+
+
+def test_an_epoch_whose_folder_is_a_link_is_told_of_and_nothing_is_written(tmp_path: Path) -> None:
+    with Guard(tmp_path / "person") as guard:
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "epoch-1").symlink_to(guard.folder)
+        epoch(tmp_path / "run", 0)
+        kept = ReviewFolder(tmp_path / "run", 1, 1)
+        nothing: Any = None
+        with kept.keeping(1, [], nothing, nothing) as places:
+            assert places == []
+        (told,) = kept.problems()
+        assert "epoch-1 is a link" in told
+        assert [path.name for path in (tmp_path / "run").iterdir()] == ["epoch-1"]
 
 
 def test_what_images_edit_goes_with_them(tmp_path: Path) -> None:

@@ -46,7 +46,8 @@ class NoisedBatch:
             index,
         )
         self.timestep_B = timestep.expand(len(batch))
-        self._draw = NoiseDraw(self.timestep_B, noise_BChw).to(loader.model.device)
+        device = loader.model.device
+        self._draw = NoiseDraw(self.timestep_B.to(device), noise_BChw.to(device))
         self._cond = rollouts.condition(loader.model.device)
 
     def _ask(self, cond: Conditioning) -> Prediction:
