@@ -164,9 +164,6 @@ class PatientProtocol(H11Protocol):
 class AnnouncingServer(uvicorn.Server):
     """Prints its address once it listens. A connection that does not begin its encryption is closed soon, because
     ``PatientProtocol`` sees only those that did.
-
-    Args:
-        announcement: the line to print.
     """
 
     def __init__(self, config: uvicorn.Config, announcement: str) -> None:
