@@ -74,7 +74,7 @@ class Journey:
     reward: str = JUDGE
 
     def facts(self) -> dict[str, Any]:
-        """What a report says about the journey."""
+        """Its facts for a report."""
         taste = get_taste(self.taste)
         return {
             "mode": self.mode,

@@ -43,7 +43,7 @@ class Trained:
     images: int = 0
 
     def facts(self) -> dict[str, Any]:
-        """What a report says about the run."""
+        """Its facts for a report."""
         return {
             "steps": self.steps,
             "train_seconds": round(self.seconds, 1),
