@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MINIMUM = (3, 11)
 STAMP = ".tastemaker-install"
 LOCK_SECONDS = 1800
+EXTRAS = ("dev", "gpu", "optimizers")
 PARTS = {"bin", "etc", "include", "lib", "lib64", "man", "share", "Include", "Lib", "Scripts", ".gitignore", STAMP}
 """Names in an environment, of which a stopped setup may have made only some."""
 
@@ -74,17 +75,15 @@ def check_python(
         raise SetupError(f"this Python lacks {', '.join(missing)}:\n  {advice}")
 
 
-def requirement_files(root: Path, dev: bool, gpu: bool = False, optimizers: bool = False) -> list[Path]:
-    """The files that decide what is installed."""
-    more = {"dev": dev, "gpu": gpu, "optimizers": optimizers}
-    names = ["requirements.txt", *(f"requirements-{name}.txt" for name, wanted in more.items() if wanted)]
-    return [root / name for name in names]
+def requirement_files(root: Path, extras: Sequence[str]) -> list[Path]:
+    """The files that decide what is installed: the common one, and one for each of ``EXTRAS`` that is wanted."""
+    return [root / "requirements.txt", *(root / f"requirements-{name}.txt" for name in extras)]
 
 
-def wanted_hash(root: Path, dev: bool, gpu: bool = False, optimizers: bool = False) -> str:
+def wanted_hash(root: Path, extras: Sequence[str]) -> str:
     """Digest of everything an installation depends on."""
     digest = hashlib.sha256(f"{sys.version_info[:2]} {sys.platform}".encode())
-    for path in [*requirement_files(root, dev, gpu, optimizers), root / "constraints.txt"]:
+    for path in [*requirement_files(root, extras), root / "constraints.txt"]:
         if not path.is_file():
             raise SetupError(f"{path} is missing: the program's folder is not complete")
         digest.update(f"\n{path.name}\n".encode() + path.read_bytes().replace(b"\r\n", b"\n"))
@@ -169,40 +168,35 @@ def make_venv(venv: Path, runner: Run) -> None:
         raise SetupError(f"could not make {venv}; the lines above say why")
 
 
-def install(
-    root: Path, venv: Path, dev: bool, runner: Run, gpu: bool = False, optimizers: bool = False
-) -> None:
+def install(root: Path, venv: Path, extras: Sequence[str], runner: Run) -> None:
     """Install the requirements under the constraints, and write a stamp when the installation is complete."""
     stamp = venv / STAMP
     if stamp.is_file():
         stamp.write_text("")
     say("installing packages (the first time this downloads up to several GB)")
     command = [str(venv_python(venv)), "-m", "pip", "install", "--disable-pip-version-check"]
-    for path in requirement_files(root, dev, gpu, optimizers):
+    for path in requirement_files(root, extras):
         command += ["--requirement", str(path)]
     if runner([*command, "--constraint", str(root / "constraints.txt")]) != 0:
         raise SetupError(
             "packages could not be installed; the lines above say why. Run this again to continue"
         )
-    hashes = {wanted_hash(root, False), wanted_hash(root, dev), wanted_hash(root, dev, gpu)}
-    hashes.add(wanted_hash(root, dev, gpu, optimizers))
+    hashes = {wanted_hash(root, extras[:count]) for count in range(len(extras) + 1)}
     # a truncated hash matches nothing, so half a stamp only means one more installation
     stamp.write_text("\n".join(sorted(hashes)) + "\n")
 
 
-def bootstrap(
-    root: Path, dev: bool, runner: Run = run, window: bool = True, gpu: bool = False, optimizers: bool = False
-) -> Path:
+def bootstrap(root: Path, extras: Sequence[str], runner: Run = run, window: bool = True) -> Path:
     """Bring the environment up to date; returns its interpreter."""
     venv = root / ".venv"
-    wanted = wanted_hash(root, dev, gpu, optimizers)
+    wanted = wanted_hash(root, extras)
     if is_installed(venv, wanted):
         return venv_python(venv)
     check_python(window=window)
     with locked(root):
         if not is_installed(venv, wanted):
             make_venv(venv, runner)
-            install(root, venv, dev, runner, gpu, optimizers)
+            install(root, venv, extras, runner)
     return venv_python(venv)
 
 
@@ -224,13 +218,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     try:
-        python = bootstrap(
-            options.into,
-            options.dev,
-            window=not options.no_window,
-            gpu=options.gpu,
-            optimizers=options.optimizers,
-        )
+        extras = [name for name in EXTRAS if getattr(options, name)]
+        python = bootstrap(options.into, extras, window=not options.no_window)
     except SetupError as error:
         print(f"[setup] {error}", file=sys.stderr)
         return 2

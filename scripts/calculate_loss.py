@@ -69,12 +69,8 @@ def run(options: argparse.Namespace, progress: ProgressLine) -> None:
             f"the losses of {options.images or 'the concepts of the config'} would be written to {options.target}"
         )
         return
-
-    def tell(done: int, total: int, name: str) -> None:
-        progress(f"{done}/{total} {name}")
-
     device = choose_device(config.train_device)
-    found = image_losses.image_losses(config, options.adapter, options.levels, device, tell)
+    found = image_losses.image_losses(config, options.adapter, options.levels, device, progress.count)
     for one in found[:SHOWN]:
         print(f"{one.loss:.6f}  {one.path}")
     if len(found) > SHOWN:

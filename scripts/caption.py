@@ -28,7 +28,7 @@ from modules.tools.dataset.caption_edits import (  # noqa: E402
     plan_edits,
     read_caption,
 )
-from modules.tools.dataset.captioning import Mode, Wanted, plan_captions, write_captions  # noqa: E402
+from modules.tools.dataset.captioning import Mode, Outcome, Tell, Wanted, plan_captions, write_captions  # noqa: E402
 from modules.tools.dataset.files import find_images  # noqa: E402
 from modules.tools.dataset.tags import (  # noqa: E402
     Edit,
@@ -41,7 +41,7 @@ from modules.tools.dataset.tags import (  # noqa: E402
 from modules.util.display import command_parser, counted, print_any_text  # noqa: E402
 from modules.util.errors import ConfigError  # noqa: E402
 from scripts.curate import ProgressLine  # noqa: E402
-from scripts.dataset import add_undo, put_in_order, run_stoppable, say_done, teller  # noqa: E402
+from scripts.dataset import add_undo, carry_out, put_in_order, run_stoppable, say_done, say_left, teller  # noqa: E402
 
 if TYPE_CHECKING:
     from modules.captioner.Captioner import Captioner
@@ -108,19 +108,11 @@ def run_captions(options: Options, progress: ProgressLine) -> None:
     put_in_order(options)
     images = find_images(options.folder, options.subfolders)
     plan = plan_captions(options.folder, images, mode)
-    if options.dry_run:
-        for one in plan:
-            print(one.name)
-        print(f"{counted(len(plan), 'image')} of {len(images)} would get a caption; nothing was changed")
-        return
-    if not plan:
-        print(f"no image lacks a caption ({counted(len(images), 'image')} checked)")
-        return
-    describe = MAKERS[options.verb](options).describe
-    done = write_captions(options.folder, plan, wanted, describe, teller(progress, len(plan)))
-    for name, reason in done.left.items():
-        print(f"{name}: left as it is: {reason}")
-    print(f"{counted(len(done.written), 'caption')} written")
+
+    def write(tell: Tell) -> Outcome:
+        return write_captions(options.folder, plan, wanted, MAKERS[options.verb](options).describe, tell)
+
+    carry_out(options, progress, plan, images, "caption", write)
 
 
 EDITS: dict[str, Callable[[Options], Edit]] = {
@@ -138,8 +130,7 @@ def run_edit(options: Options, progress: ProgressLine) -> None:
         print(
             f"{name}: {json.dumps(old.text or '', ensure_ascii=False)} -> {json.dumps(new, ensure_ascii=False)}"
         )
-    for name, reason in plan.left.items():
-        print(f"{name}: left as it is: {reason}")
+    say_left(plan.left)
     if not options.dry_run:
         carry_out_edits(options.folder, plan, teller(progress, len(plan.changes)))
     say_done(options, counted(len(plan.changes), "caption"), "changed")
@@ -167,13 +158,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser = command_parser(__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
     for spec in CAPTION_TOOLS:
-        command = verbs.add_parser(spec.verb, help=spec.about, description=spec.about)
-        command.set_defaults(run=run_captions)
-        spec.add_to(command)
+        spec.add_command(verbs, run_captions)
     for spec in CAPTION_EDITS:
-        command = verbs.add_parser(spec.verb, help=spec.about, description=spec.about)
-        command.set_defaults(run=run_edit if spec.previews else run_count)
-        spec.add_to(command)
+        command = spec.add_command(verbs, run_edit if spec.previews else run_count)
         if not spec.previews:
             command.add_argument("--json", action="store_true", help="print everything as JSON, for programs")
     add_undo(verbs)

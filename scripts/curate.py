@@ -24,14 +24,13 @@ from modules.curation.exchange.public_formats import FORMATS  # noqa: E402
 from modules.curation.group_state import SessionSettings  # noqa: E402
 from modules.curation.intake.edit_sources import EditOptions  # noqa: E402
 from modules.curation.intake.groups import ScanOptions  # noqa: E402
-from modules.util.display import READER_ENDED, print_any_text  # noqa: E402
+from modules.util.display import INTERRUPTED, READER_ENDED, print_any_text  # noqa: E402
 from modules.util.errors import UserError, system_refusal  # noqa: E402
 from modules.util.files.result_file import check_result_file, json_with, rows_with  # noqa: E402
 from modules.util.jsonio import atomic_path, write_json  # noqa: E402
 
 FAULTS_FOUND = 1
 USER_ERROR = 2
-INTERRUPTED = 130
 TERMINAL_SECONDS = 0.25
 LOG_SECONDS = 5.0
 RESULTS = {
@@ -70,6 +69,10 @@ class ProgressLine:
             self._open = self._terminal
             start, end = ("\r", "\x1b[K") if self._terminal else ("", "\n")
             print(f"{start}{text}", end=end, file=sys.stderr, flush=True)
+
+    def count(self, done: int, total: int, name: str) -> None:
+        """Say how much is done, and what is next."""
+        self(f"{done}/{total} {name}")
 
     def end(self, text: str = "") -> None:
         """Finish the line with a final text."""

@@ -12,7 +12,7 @@ import argparse
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ if str(ROOT) not in sys.path:
 
 from modules.tools.catalog import DATASET_TOOLS  # noqa: E402
 from modules.tools.dataset import looking, renaming, rewriting  # noqa: E402
-from modules.tools.dataset.files import find_images  # noqa: E402
+from modules.tools.dataset.captioning import Outcome, Tell  # noqa: E402
+from modules.tools.dataset.files import DataImage, find_images  # noqa: E402
 from modules.tools.Journal import Journal  # noqa: E402
 from modules.util.display import command_parser, counted, print_any_text  # noqa: E402
 from modules.util.errors import ConfigError  # noqa: E402
@@ -31,11 +32,10 @@ from scripts.curate import ProgressLine, exit_status  # noqa: E402
 
 SHOWN = 20
 Options = argparse.Namespace
-Tell = Callable[[int, str], None]
 
 
 def teller(progress: ProgressLine, total: int) -> Tell:
-    return lambda number, name: progress(f"{number + 1}/{total} {name}")
+    return lambda number, name: progress.count(number + 1, total, name)
 
 
 def put_in_order(options: Options) -> None:
@@ -135,6 +135,29 @@ def run_forget(options: Options, progress: ProgressLine) -> None:
     print(f"{counted(Journal(options.folder).forget(), 'change')} can no longer be undone")
 
 
+def carry_out(
+    options: Options, progress: ProgressLine, plan: Sequence[DataImage], images: Sequence[DataImage], what: str,
+    write: Callable[[Tell], Outcome],
+) -> None:  # fmt: skip
+    """Write the captions or masks of a plan and print what was done; after --dry-run print what would be done."""
+    if options.dry_run:
+        for one in plan:
+            print(one.name)
+        print(f"{counted(len(plan), 'image')} of {len(images)} would get a {what}; nothing was changed")
+    elif not plan:
+        print(f"no image lacks a {what} ({counted(len(images), 'image')} checked)")
+    else:
+        done = write(teller(progress, len(plan)))
+        say_left(done.left)
+        print(f"{counted(len(done.written), what)} written")
+
+
+def say_left(left: Mapping[str, str]) -> None:
+    """Print the files that are not changed, with the reasons."""
+    for name, reason in left.items():
+        print(f"{name}: left as it is: {reason}")
+
+
 def say_done(options: Options, what: str, done: str) -> None:
     print(f"{what} would be {done}; nothing was changed" if options.dry_run else f"{what} {done}")
 
@@ -144,9 +167,7 @@ def make_parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
     runs = {"rename": run_rename, "rewrite": run_rewrite, "duplicates": run_duplicates, "stats": run_stats}
     for spec in DATASET_TOOLS:
-        command = verbs.add_parser(spec.verb, help=spec.about, description=spec.about)
-        command.set_defaults(run=runs[spec.verb])
-        spec.add_to(command)
+        command = spec.add_command(verbs, runs[spec.verb])
         if not spec.previews:
             command.add_argument("--json", action="store_true", help="print everything as JSON, for programs")
     add_undo(verbs)

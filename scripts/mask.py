@@ -17,6 +17,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from modules.tools.catalog import MASK_TOOLS  # noqa: E402
+from modules.tools.dataset.captioning import Outcome, Tell  # noqa: E402
 from modules.tools.dataset.files import find_images  # noqa: E402
 from modules.tools.dataset.masking import (  # noqa: E402
     Mode,
@@ -26,10 +27,10 @@ from modules.tools.dataset.masking import (  # noqa: E402
     plan_masks,
     write_masks,
 )
-from modules.util.display import command_parser, counted, print_any_text  # noqa: E402
+from modules.util.display import command_parser, print_any_text  # noqa: E402
 from modules.util.errors import DataError  # noqa: E402
 from scripts.curate import ProgressLine  # noqa: E402
-from scripts.dataset import add_undo, put_in_order, run_stoppable, teller  # noqa: E402
+from scripts.dataset import add_undo, carry_out, put_in_order, run_stoppable  # noqa: E402
 
 Options = argparse.Namespace
 
@@ -89,28 +90,18 @@ def run_masks(options: Options, progress: ProgressLine) -> None:
         hint = "check the path" if options.subfolders else "add --subfolders if they are in subfolders"
         raise DataError(f"there are no images in {options.folder}", hint=hint)
     plan = plan_masks(options.folder, images, mode)
-    if options.dry_run:
-        for one in plan:
-            print(one.name)
-        print(f"{counted(len(plan), 'image')} of {len(images)} would get a mask; nothing was changed")
-        return
-    if not plan:
-        print(f"no image lacks a mask ({counted(len(images), 'image')} checked)")
-        return
-    select = MAKERS[options.verb](options)
-    done = write_masks(options.folder, plan, wanted, select, teller(progress, len(plan)))
-    for name, reason in done.left.items():
-        print(f"{name}: left as it is: {reason}")
-    print(f"{counted(len(done.written), 'mask')} written")
+
+    def write(tell: Tell) -> Outcome:
+        return write_masks(options.folder, plan, wanted, MAKERS[options.verb](options), tell)
+
+    carry_out(options, progress, plan, images, "mask", write)
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = command_parser(__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
     for spec in MASK_TOOLS:
-        command = verbs.add_parser(spec.verb, help=spec.about, description=spec.about)
-        command.set_defaults(run=run_masks)
-        spec.add_to(command)
+        spec.add_command(verbs, run_masks)
     add_undo(verbs)
     return parser
 

@@ -89,11 +89,7 @@ def run_adapters(options: Options, progress: ProgressLine) -> None:
 def run_extract(options: Options, progress: ProgressLine) -> None:
     from modules.model.dtypes import torch_dtype
     from modules.modelSetup import combining
-
-    def tell(done: int, total: int, name: str) -> None:
-        progress(f"{done}/{total} {name}")
-
-    made = combining.extract_adapter(options.base, options.tuned, options.family, options.rank, tell)
+    made = combining.extract_adapter(options.base, options.tuned, options.family, options.rank, progress.count)
     finish(options, made, torch_dtype(options.dtype, "--dtype"))
 
 
@@ -117,9 +113,7 @@ def make_parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
     runs = {"model": run_model, "adapters": run_adapters, "extract": run_extract}
     for spec in MERGE_TOOLS:
-        command = verbs.add_parser(spec.verb, help=spec.about, description=spec.about)
-        command.set_defaults(run=runs[spec.verb])
-        spec.add_to(command)
+        spec.add_command(verbs, runs[spec.verb])
     return parser
 
 

@@ -169,9 +169,6 @@ class AnnouncingServer(uvicorn.Server):
     ``PatientProtocol`` sees only those that did.
 
     When it is told to end, it answers complete requests, and closes the connections of others after ``END_SECONDS``.
-
-    Args:
-        announcement: the line to print.
     """
 
     def __init__(self, config: uvicorn.Config, announcement: str) -> None:

@@ -32,12 +32,11 @@ from modules.runner.commands import COMMANDS  # noqa: E402
 from modules.runner.RunDirectory import RunDirectory  # noqa: E402
 from modules.runner.status import RunStatus, StatusFollower, read_status  # noqa: E402
 from modules.runner.votes.VoteBook import MOST_BYTES, Vote, VoteBook  # noqa: E402
-from modules.util.display import command_parser, print_any_text  # noqa: E402
+from modules.util.display import INTERRUPTED, command_parser, print_any_text  # noqa: E402
 from modules.util.errors import UserError, system_refusal  # noqa: E402
 from modules.util.jsonio import parse_json, read_bytes  # noqa: E402
 
 POLL_SECONDS = 0.1
-INTERRUPTED = 130
 ANSWERS = ("done", "failed")
 
 

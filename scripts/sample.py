@@ -632,7 +632,7 @@ def run_grid(options: argparse.Namespace, progress: ProgressLine) -> None:
             for (_, png), one in zip(images, cells, strict=True):
                 write_bytes(one.path, png)
                 number += 1
-                progress(f"{total - len(todo) + number}/{total} {one.label}")
+                progress.count(total - len(todo) + number, total, one.label)
     print(f"{len(todo)} of {total} images made; the others already existed")
     print(grid.write_sheet())
 

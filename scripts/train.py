@@ -30,7 +30,7 @@ from modules.trainer.control.PeerWatch import PeerLost  # noqa: E402
 from modules.util.config.load import check_config, load_layered  # noqa: E402
 from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
 from modules.util.device_names import listed  # noqa: E402
-from modules.util.display import command_parser, print_any_text  # noqa: E402
+from modules.util.display import INTERRUPTED, command_parser, print_any_text  # noqa: E402
 from modules.util.errors import UserError, UserErrors  # noqa: E402
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from modules.trainer.callbacks import Callback
     from modules.trainer.distributed import Processes
 
-INTERRUPTED = 130
 MAX_PROFILED = 1000
 RESUME = ("--set", "continue_last_backup=true")
 
@@ -313,12 +312,6 @@ def previous_run(config: TrainConfig, given: Sequence[str], world_size: int) -> 
     ]
 
 
-def tidy(config: TrainConfig, run: RunDirectory) -> None:
-    from modules.trainer.resume.leftovers import clear_leftovers
-
-    clear_leftovers(config, run)
-
-
 def leave_at_once(status: int) -> None:
     """Exit without cleanup, which would wait for messages to a process that is gone."""
     sys.stdout.flush()
@@ -359,7 +352,9 @@ def main(argv: list[str] | None = None) -> int:
             run.lock(config.train_device if world_size in (1, len(listed(config.train_device))) else "auto")
         try:
             if rank == 0:
-                tidy(config, run)
+                from modules.trainer.resume.leftovers import clear_leftovers
+
+                clear_leftovers(config, run)
             train(config, run, rank, options.profile, launcher)
         finally:
             run.unlock()

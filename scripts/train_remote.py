@@ -21,9 +21,9 @@ import asyncio
 import getpass
 import json
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
@@ -42,15 +42,13 @@ from modules.util.config.load import load_layered  # noqa: E402
 from modules.util.config.remote.RemoteConfig import RemoteConfig  # noqa: E402
 from modules.util.config.settings import iter_settings  # noqa: E402
 from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
-from modules.util.display import command_parser, counted, print_any_text  # noqa: E402
+from modules.util.display import INTERRUPTED, command_parser, counted, print_any_text  # noqa: E402
 from modules.util.errors import UserError, list_offenders, system_refusal  # noqa: E402
 from scripts.runctl import event_line  # noqa: E402
 from scripts.update import say  # noqa: E402
 
-INTERRUPTED = 130
 WATCH_SECONDS = 15.0
 ENDED = ("finished", "stopped", "failed", "died")
-T = TypeVar("T")
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -121,10 +119,6 @@ def ask(question: str) -> str | None:
     return getpass.getpass(question) if sys.stdin.isatty() else None
 
 
-def run_async(work: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(work)
-
-
 # -- start ---------------------------------------------------------------------------------------------------
 
 
@@ -151,7 +145,7 @@ def start(options: argparse.Namespace) -> int:
             say(line)
     wanted = starting.Wanted(config.remote, config, run, there, options.alongside, folder)
     task = starting.Start(wanted, say)
-    run_async(persistently(config.remote, ask, say, task.work, starting.TRIES))
+    asyncio.run(persistently(config.remote, ask, say, task.work, starting.TRIES))
     say(f"started: {run}\n  files of the run are copied to {folder}\n  train_remote.py follow {run}")
     return watch(run, False) if options.follow else 0
 
@@ -173,18 +167,14 @@ def follow(options: argparse.Namespace) -> int:
 def watch(run: str, earlier: bool) -> int:
     """Print events until the run has ended; return 0 if it succeeded."""
     follower = Following(records.find(run), lambda event: say(event_line(event)), say, earlier)
-    state = run_async(follower.run(ask))
+    state = asyncio.run(follower.run(ask))
     say(f"{run}: {state}")
     return 0 if state in ("finished", "stopped") else 2
 
 
 def status(options: argparse.Namespace) -> int:
     record = records.find(options.run)
-
-    async def work(far: Far) -> dict[str, Any]:
-        return await far.ask(dict[str, Any], "status", run=record.run)
-
-    found = run_async(_once(record, work))
+    found = asyncio.run(_once(record, "status"))
     if options.json:
         say(json.dumps(found))
         return 0
@@ -200,20 +190,15 @@ def status(options: argparse.Namespace) -> int:
 
 def send(options: argparse.Namespace) -> int:
     record = records.find(options.run)
-
-    async def work(far: Far) -> dict[str, Any]:
-        return await far.ask(
-            dict[str, Any], "control", run=record.run, command=options.command, wait=options.wait
-        )
-
-    done = run_async(_once(record, work))
+    done = asyncio.run(_once(record, "control", command=options.command, wait=options.wait))
     say(str(done.get("text")))
     return 0 if done.get("status") == 0 else 2
 
 
-async def _once(record: records.Record, work: Any) -> Any:
+async def _once(record: records.Record, order: str, **values: Any) -> dict[str, Any]:
+    """Ask the other computer one thing about a run."""
     async with far_side(record.remote, ask) as far:
-        return await work(far)
+        return await far.ask(dict[str, Any], order, run=record.run, **values)
 
 
 # -- fetching, cleaning, trusting ----------------------------------------------------------------------------
@@ -234,7 +219,7 @@ def fetch(options: argparse.Namespace) -> int:
                 return report
             await asyncio.sleep(WATCH_SECONDS)
 
-    report = run_async(again())
+    report = asyncio.run(again())
     say(f"{counted(len(report.fetched), 'file')} fetched, {report.same} unchanged, in {record.folder}")
     if report.refused:
         say(f"refused, because their names lead out of the folder:\n{list_offenders(report.refused)}")
@@ -247,34 +232,36 @@ def fetch(options: argparse.Namespace) -> int:
 def clean(options: argparse.Namespace) -> int:
     record = records.find(options.run)
 
-    async def work(far: Far) -> int:
-        same, missing = await Fetch(record, True, say).compare(far)
-        say(f"{counted(len(same), 'file')} of {record.run} will be removed on {record.remote.address()}")
-        if missing:
-            say(
-                f"these files were not fetched and stay there (fetch --backups gets them):\n{list_offenders(missing)}"
-            )
-        if not options.yes and (
-            not sys.stdin.isatty() or input("Remove them? [y/N] ").strip().lower() != "y"
-        ):
-            raise UserError("nothing was removed", hint="answer y, or use --yes")
-        done = await far.ask(dict[str, Any], "clean", run=record.run, fetched=same)
+    async def work() -> None:
+        async with far_side(record.remote, ask) as far:
+            same, missing = await Fetch(record, True, say).compare(far)
+            say(f"{counted(len(same), 'file')} of {record.run} will be removed on {record.remote.address()}")
+            if missing:
+                left = list_offenders(missing)
+                say(f"these files were not fetched and stay there (fetch --backups gets them):\n{left}")
+            if not options.yes and not _agrees("Remove them?"):
+                raise UserError("nothing was removed", hint="answer y, or use --yes")
+            done = await far.ask(dict[str, Any], "clean", run=record.run, fetched=same)
         freed = done.get("freed")
         say(f"removed; {freed >> 20 if isinstance(freed, int) else 0} MiB of data are free again")
         if done.get("copying"):
             say("files that runs share stay there, because another run is being copied; the next clean removes them")
-        return 0
 
-    return int(run_async(_once(record, work)))
+    asyncio.run(work())
+    return 0
+
+
+def _agrees(question: str) -> bool:
+    return sys.stdin.isatty() and input(f"{question} [y/N] ").strip().lower() == "y"
 
 
 def trust_host(options: argparse.Namespace) -> int:
     remote = load(options).remote
-    key = run_async(host_key(remote, ask))
+    key = asyncio.run(host_key(remote, ask))
     found = key.get_fingerprint()
     if options.fingerprint is None and sys.stdin.isatty():
         say(f"{place_of(remote)} has the fingerprint {found}")
-        if input("Does its owner or provider show the same fingerprint? [y/N] ").strip().lower() != "y":
+        if not _agrees("Does its owner or provider show the same fingerprint?"):
             raise UserError(f"{place_of(remote)} is not trusted")
     elif options.fingerprint != found:
         raise UserError(

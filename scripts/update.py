@@ -199,7 +199,7 @@ def describe(update: Update) -> None:
 def had_dev(root: Path) -> bool:
     """Return whether the environment was created with the test requirements."""
     try:
-        return bootstrap.is_installed(root / ".venv", bootstrap.wanted_hash(root, True))
+        return bootstrap.is_installed(root / ".venv", bootstrap.wanted_hash(root, ["dev"]))
     except SetupError:  # a requirement file is missing; the update may add it
         return False
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -115,6 +115,15 @@ class ToolSpec:
             parser.add_argument(
                 "--dry-run", action="store_true", help="show what would be done, change nothing"
             )
+
+    def add_command(
+        self, verbs: argparse._SubParsersAction[argparse.ArgumentParser], run: Callable[..., None]
+    ) -> argparse.ArgumentParser:
+        """Add it to its script as a subcommand that calls ``run``."""
+        command = verbs.add_parser(self.verb, help=self.about, description=self.about)
+        command.set_defaults(run=run)
+        self.add_to(command)
+        return command
 
     def words(self, values: Mapping[str, Value], preview: bool) -> list[str]:
         """The command line after the script."""

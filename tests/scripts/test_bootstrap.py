@@ -119,7 +119,7 @@ def test_all_missing_parts_are_named_at_once_and_each_package_once():
 
 def test_first_set_up_makes_the_environment_and_installs_once(root):
     runner = Runner()
-    python = bootstrap.bootstrap(root, False, runner)
+    python = bootstrap.bootstrap(root, [], runner)
     assert python == venv_python(root / ".venv")
     assert runner.kinds() == ["venv", "pip"]
     assert runner.commands[0][:3] == [sys.executable, "-m", "venv"]
@@ -129,40 +129,40 @@ def test_first_set_up_makes_the_environment_and_installs_once(root):
         str(root / "requirements.txt"), "--constraint", str(root / "constraints.txt"),
     ]  # fmt: skip
     again = Runner()
-    assert bootstrap.bootstrap(root, False, again) == python
+    assert bootstrap.bootstrap(root, [], again) == python
     assert again.commands == []
 
 
 def test_dev_adds_its_file_and_covers_the_program(root):
-    bootstrap.bootstrap(root, False, Runner())
+    bootstrap.bootstrap(root, [], Runner())
     runner = Runner()
-    bootstrap.bootstrap(root, True, runner)
+    bootstrap.bootstrap(root, ["dev"], runner)
     assert runner.kinds() == ["probe", "pip"]
     assert str(root / "requirements-dev.txt") in runner.commands[1]
-    for dev in (True, False):
+    for extras in (["dev"], []):
         runner = Runner()
-        bootstrap.bootstrap(root, dev, runner)
+        bootstrap.bootstrap(root, extras, runner)
         assert runner.commands == []
 
 
 def test_a_card_adds_its_file(root):
     (root / "requirements-gpu.txt").write_text("bitsandbytes==1\n")
-    bootstrap.bootstrap(root, False, Runner())
+    bootstrap.bootstrap(root, [], Runner())
     for commands in (["probe", "pip"], []):
         runner = Runner()
-        bootstrap.bootstrap(root, False, runner, gpu=True)
+        bootstrap.bootstrap(root, ["gpu"], runner)
         assert runner.kinds() == commands
-    assert bootstrap.requirement_files(root, False, True)[-1].name == "requirements-gpu.txt"
+    assert bootstrap.requirement_files(root, ["gpu"])[-1].name == "requirements-gpu.txt"
 
 
 def test_some_optimizers_add_their_file(root):
     (root / "requirements-optimizers.txt").write_text("adv-optm==1\n")
-    bootstrap.bootstrap(root, False, Runner())
+    bootstrap.bootstrap(root, [], Runner())
     for commands in (["probe", "pip"], []):
         runner = Runner()
-        bootstrap.bootstrap(root, False, runner, optimizers=True)
+        bootstrap.bootstrap(root, ["optimizers"], runner)
         assert runner.kinds() == commands
-    assert bootstrap.requirement_files(root, False, optimizers=True)[-1].name == "requirements-optimizers.txt"
+    assert bootstrap.requirement_files(root, ["optimizers"])[-1].name == "requirements-optimizers.txt"
 
 
 def test_a_computer_without_a_screen_needs_no_tk():
@@ -173,44 +173,44 @@ def test_a_computer_without_a_screen_needs_no_tk():
 
 @pytest.mark.parametrize("name", ["requirements.txt", "constraints.txt"])
 def test_changed_requirements_are_installed_into_the_same_environment(root, name):
-    bootstrap.bootstrap(root, False, Runner())
+    bootstrap.bootstrap(root, [], Runner())
     path = root / name
     path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
     runner = Runner()
-    bootstrap.bootstrap(root, False, runner)
+    bootstrap.bootstrap(root, [], runner)
     assert runner.commands == []  # other line ends are not a change
     path.write_text("some-package==2\n")
-    bootstrap.bootstrap(root, False, runner)
+    bootstrap.bootstrap(root, [], runner)
     assert runner.kinds() == ["probe", "pip"]
 
 
 def test_a_failing_pip_says_so_and_is_tried_again(root):
     with pytest.raises(SetupError, match="packages could not be installed"):
-        bootstrap.bootstrap(root, False, Runner(1))
-    assert not is_installed(root / ".venv", wanted_hash(root, False))
+        bootstrap.bootstrap(root, [], Runner(1))
+    assert not is_installed(root / ".venv", wanted_hash(root, []))
     runner = Runner()
-    bootstrap.bootstrap(root, False, runner)
+    bootstrap.bootstrap(root, [], runner)
     assert runner.kinds() == ["probe", "pip"]
-    assert is_installed(root / ".venv", wanted_hash(root, False))
+    assert is_installed(root / ".venv", wanted_hash(root, []))
 
 
 def test_an_update_that_fails_does_not_pass_for_the_old_state(root):
-    bootstrap.bootstrap(root, False, Runner())
+    bootstrap.bootstrap(root, [], Runner())
     old = (root / "requirements.txt").read_text()
     (root / "requirements.txt").write_text("some-package==2\n")
     with pytest.raises(SetupError):
-        bootstrap.bootstrap(root, False, Runner(1))
+        bootstrap.bootstrap(root, [], Runner(1))
     (root / "requirements.txt").write_text(old)
     runner = Runner()
-    bootstrap.bootstrap(root, False, runner)
+    bootstrap.bootstrap(root, [], runner)
     assert runner.kinds() == ["probe", "pip"]
 
 
 def test_an_interrupted_install_is_taken_up_again(root):
     with pytest.raises(KeyboardInterrupt):
-        bootstrap.bootstrap(root, False, Runner(KeyboardInterrupt()))
+        bootstrap.bootstrap(root, [], Runner(KeyboardInterrupt()))
     runner = Runner()
-    bootstrap.bootstrap(root, False, runner)
+    bootstrap.bootstrap(root, [], runner)
     assert runner.kinds() == ["probe", "pip"]
 
 
@@ -219,7 +219,7 @@ def test_half_an_environment_is_made_again(root):
     python.parent.mkdir(parents=True)
     python.touch()
     runner = Runner(works=1)
-    bootstrap.bootstrap(root, False, runner)
+    bootstrap.bootstrap(root, [], runner)
     assert runner.kinds() == ["probe", "venv", "pip"]
     assert "--clear" in runner.commands[1]
 
@@ -239,7 +239,7 @@ def test_what_is_not_an_environment_is_left_as_it_is(root, kind):
     before = {path.relative_to(root): path.is_file() and path.read_bytes() for path in root.rglob("*")}
     runner = Runner()
     with pytest.raises(SetupError, match="move it away"):
-        bootstrap.bootstrap(root, False, runner)
+        bootstrap.bootstrap(root, [], runner)
     assert runner.kinds() == []
     after = {path.relative_to(root): path.is_file() and path.read_bytes() for path in root.rglob("*")}
     after.pop(Path(".venv.lock"))
@@ -252,28 +252,28 @@ def test_a_link_to_a_working_environment_is_used(root, tmp_path):
     python.touch()
     (root / ".venv").symlink_to(tmp_path / "shared")
     runner = Runner()
-    bootstrap.bootstrap(root, False, runner)
+    bootstrap.bootstrap(root, [], runner)
     assert runner.kinds() == ["probe", "pip"]
 
 
 def test_an_environment_that_cannot_be_made_is_one_clear_error(root):
     runner = Runner(venv=1)
     with pytest.raises(SetupError, match="could not make"):
-        bootstrap.bootstrap(root, False, runner)
+        bootstrap.bootstrap(root, [], runner)
     assert runner.kinds() == ["venv"]
 
 
 def test_a_folder_that_is_not_complete_is_named(root):
     (root / "constraints.txt").unlink()
     with pytest.raises(SetupError, match=r"constraints\.txt is missing"):
-        bootstrap.bootstrap(root, False, Runner())
+        bootstrap.bootstrap(root, [], Runner())
 
 
 def test_a_stamp_without_its_interpreter_does_not_count(root):
-    python = bootstrap.bootstrap(root, False, Runner())
+    python = bootstrap.bootstrap(root, [], Runner())
     python.unlink()
     runner = Runner()
-    bootstrap.bootstrap(root, False, runner)
+    bootstrap.bootstrap(root, [], runner)
     assert runner.kinds() == ["venv", "pip"]
 
 
@@ -286,10 +286,10 @@ def test_two_set_ups_at_once_install_once(root):
             time.sleep(0.7)
         return runner(command)
 
-    first = threading.Thread(target=bootstrap.bootstrap, args=(root, False, slow))
+    first = threading.Thread(target=bootstrap.bootstrap, args=(root, [], slow))
     first.start()
     assert entered.wait(10)
-    bootstrap.bootstrap(root, False, slow)
+    bootstrap.bootstrap(root, [], slow)
     first.join()
     assert runner.kinds() == ["venv", "pip"]
 
