@@ -30,7 +30,7 @@ from modules.util.config.load import find_problems  # noqa: E402
 from modules.util.config.rules.sample_rules import check_reading  # noqa: E402
 from modules.util.config.SampleConfig import READING, FilledSample, SampleConfig  # noqa: E402
 from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
-from modules.util.display import print_any_text  # noqa: E402
+from modules.util.display import counted, print_any_text  # noqa: E402
 from modules.util.enum.choices import DataType, NoiseScheduler, PaddingMask, WeightDtype  # noqa: E402
 from modules.util.enum.ModelType import ModelType  # noqa: E402
 from modules.util.errors import ConfigError, UnsupportedError  # noqa: E402
@@ -619,7 +619,7 @@ def run_grid(options: argparse.Namespace, progress: ProgressLine) -> None:
     if options.dry_run:
         for one in todo:
             print(one.path)
-        print(f"{len(todo)} of {total} images would be made")
+        print(f"{len(todo)} of {counted(total, 'image')} would be made")
         return
     if todo:
         made = ready(options, [one.cell.sample for one in todo])
@@ -705,7 +705,7 @@ def run(options: argparse.Namespace, progress: ProgressLine) -> None:
     wanted = samples(options)
     strengths, made = strengths_of(options), []
     if options.dry_run:
-        print(f"{len(wanted) * len(strengths)} images would be made")
+        print(f"{counted(len(wanted) * len(strengths), 'image')} would be made")
         return
     for number, png in make(options, wanted):
         if options.requests is not None:
