@@ -140,10 +140,6 @@ class Posterior:
         joint[np.ix_(known, known)] = self.covariance[np.ix_(rows, rows)]
         return joint
 
-    def order(self) -> list[int]:
-        """Indices from best to worst; equal means keep their index order."""
-        return [int(i) for i in np.argsort(-self.mean, kind="stable")]
-
 
 def bradley_terry(count: int, comparisons: Sequence[Comparison]) -> Posterior:
     """Maximum a posteriori Bradley-Terry fit by Newton's method, with the Laplace covariance.

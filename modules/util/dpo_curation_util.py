@@ -31,7 +31,7 @@ from modules.util.jsonio import parse_json, read_bytes, write_json
 from modules.util.owned_files import Owned, fault_of_path, shown
 from modules.util.pairs.confidence import is_certainty, write_confidence
 from modules.util.pairs.decoding import check_decodes
-from modules.util.pairs.dpo_pair_check import PairCheck, check_dpo_pairs
+from modules.util.pairs.dpo_pair_check import check_dpo_pairs
 from modules.util.pairs.dpo_pair_files import (
     IMAGE_EXTENSIONS,
     SAFE_PAIR_ID,
@@ -46,7 +46,6 @@ from modules.util.pairs.dpo_pair_files import (
     file_sha256,
     find_exported_file,
     fix_multiline_captions,
-    free_bytes,
     locate_pair_file,
     name_below,
     name_is_taken,
@@ -56,7 +55,6 @@ from modules.util.pairs.dpo_pair_files import (
     scan_finalized_pairs,
     unlink_with_caption,
     write_caption,
-    write_caption_in,
 )
 from modules.util.pairs.foreign_manifest import adopt_entry, shape_name
 from modules.util.pairs.pair_concepts import CONCEPTS_NAME, DPO_TYPES, write_concepts
@@ -82,7 +80,6 @@ __all__ = [
     "SPLITS",
     "UNCONDITIONAL",
     "FinalizedPair",
-    "PairCheck",
     "caption_of",
     "check_dpo_pairs",
     "check_manifest_pair",
@@ -98,13 +95,11 @@ __all__ = [
     "find_exported_file",
     "find_orphaned_pairs",
     "fix_multiline_captions",
-    "free_bytes",
     "has_existing_exports",
     "is_dpo_concept_type",
     "load_manifest",
     "make_pair",
     "manifest_pair_counts",
-    "next_pair_id",
     "read_caption",
     "remove_finalized_pair",
     "remove_pair",
@@ -114,7 +109,6 @@ __all__ = [
     "unconditional_pairs",
     "unconditional_warning",
     "unlink_with_caption",
-    "write_caption",
 ]
 
 log = logging.getLogger(__name__)
@@ -310,7 +304,7 @@ def copy_pair(output_dir: str | os.PathLike[str], pair: Pair) -> Pair:
         for side in SIDES:
             done.append(pair[f"{side}_file"])
             hashes[side] = copy_into(owned, pair["sources"][side], done[-1])
-            write_caption_in(owned, done[-1], pair["prompt"])
+            write_caption(owned, done[-1], pair["prompt"])
         for side, name in zip(SIDES, done, strict=True):
             check_decodes(owned.path(name), Path(pair["sources"][side]))
     except (UserError, OSError):
@@ -535,7 +529,7 @@ def _move_pair_file(owned: Owned, base: Path, pair: Pair, side: str, split: str)
     pair[f"{side}_file"] = target
     image = base / target
     if not image.with_suffix(".txt").is_file() or read_caption(image) == UNCONDITIONAL:
-        write_caption_in(owned, target, pair["prompt"])
+        write_caption(owned, target, pair["prompt"])
 
 
 def find_orphaned_pairs(output_dir: str | os.PathLike[str], manifest: Manifest) -> list[Pair]:

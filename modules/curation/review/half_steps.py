@@ -18,7 +18,7 @@ from modules.util.pairs.dpo_pair_files import (
     name_below,
     owned_pairs,
     read_caption,
-    write_caption_in,
+    write_caption,
 )
 
 
@@ -68,7 +68,7 @@ def _finish_caption(owned: Owned, output_dir: Path, step: Step) -> None:
         return
     for side, image in images.items():
         if image is not None and read_caption(image) == step["captions"][side]:
-            write_caption_in(owned, name_below(output_dir, image), text)
+            write_caption(owned, name_below(output_dir, image), text)
     if entry is not None and entry["prompt"] == step.get("prompt") != text:
         entry["prompt"] = text
         save_manifest(output_dir, manifest)

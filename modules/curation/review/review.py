@@ -42,7 +42,7 @@ from modules.util.pairs.dpo_pair_files import (
     name_below,
     owned_pairs,
     scan_pairs,
-    write_caption_in,
+    write_caption,
 )
 from modules.util.pairs.pair_sources import find_sources, missing_sources
 
@@ -226,7 +226,7 @@ class PairReview:
         )
         for image in (pair.chosen, pair.rejected):
             if image is not None:
-                write_caption_in(self._owned, name_below(self.output_dir, image), text)
+                write_caption(self._owned, name_below(self.output_dir, image), text)
         self._set_prompt(pair_id, text)
 
     def _caption_back(self, step: Step) -> None:

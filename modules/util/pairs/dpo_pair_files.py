@@ -101,13 +101,8 @@ def caption_of(prompt: str) -> str:
     return "" if caption == UNCONDITIONAL else caption
 
 
-def write_caption(image: Path, prompt: str) -> None:
-    """Write the caption of ``prompt`` next to ``image``. Without a prompt, the file is empty."""
-    write_caption_in(Owned(image.parent, local=True), image.name, prompt)
-
-
-def write_caption_in(owned: Owned, name: str, prompt: str) -> None:
-    """As ``write_caption``, for an image by its name in a folder."""
+def write_caption(owned: Owned, name: str, prompt: str) -> None:
+    """Write the caption of ``prompt`` next to the image of a name. Without a prompt, the file is empty."""
     caption = caption_of(prompt)
     with owned.write(caption_name(name)) as temporary:
         temporary.write_bytes(f"{caption}\n".encode() if caption else b"")

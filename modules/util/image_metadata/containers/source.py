@@ -79,10 +79,6 @@ class Source:
         except OSError as error:
             raise unusable(error) from error
 
-    def close(self) -> None:
-        """Close the descriptor."""
-        os.close(self._fd)
-
     def __enter__(self) -> Source:
         return self
 
