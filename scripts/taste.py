@@ -249,7 +249,7 @@ def run_add(options: Options, progress: ProgressLine) -> Json:
         gone = [file for file in options.files if not file.exists()]
         if gone:
             raise UserError(f"there is no file {shown(gone[0])}", "FILE", "check the path")
-        made |= add_images(project, images_in(options.files), edit_options(options)).to_dict()
+        made |= asdict(add_images(project, images_in(options.files), edit_options(options)))
     return {**made, "next": next_step(project)}
 
 

@@ -37,8 +37,10 @@ class Comparison:
 
     def of_better(self) -> Comparison:
         """The same comparison from the view of the one with more votes; unchanged if they are equal."""
-        if self.wins >= self.losses:
-            return self
+        return self if self.wins >= self.losses else self.of_second()
+
+    def of_second(self) -> Comparison:
+        """The same comparison from the view of the second."""
         return Comparison(self.second, self.first, self.losses, self.wins, self.ties)
 
     def to_dict(self) -> dict[str, object]:
@@ -81,9 +83,7 @@ class Tally:
         low, high = sorted((first, second))
         wins, losses, ties = self._counts[low, high]
         made = Comparison(self.names[low], self.names[high], wins, losses, ties)
-        if (first, second) == (low, high):
-            return made
-        return Comparison(made.second, made.first, made.losses, made.wins, made.ties)
+        return made if first == low else made.of_second()
 
     @property
     def votes(self) -> int:

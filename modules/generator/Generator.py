@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from modules.util.errors import DataError
+from modules.util.owned_files import shown
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,12 @@ class MakingNews:
     step: int | None = None
     steps: int | None = None
     preview: bytes = b""
+
+
+def check_adapter(file: Path) -> None:
+    """Raise ``DataError`` unless the file of an adapter exists."""
+    if not file.is_file():
+        raise DataError(f"there is no adapter file {shown(file)}", "--adapter", "check the path, or train first")
 
 
 class Generator(ABC):

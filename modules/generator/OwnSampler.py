@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from modules.generator.Generator import Description, Generator, ImageRequest, MadeImage
+from modules.generator.Generator import Description, Generator, ImageRequest, MadeImage, check_adapter
 from modules.runner.LineProcess import LineProcess
 from modules.util.enum.choices import NoiseScheduler
 from modules.util.errors import DataError, UserError
@@ -63,12 +63,7 @@ class OwnSampler(Generator):
                 "taste.py new DIR --base-model M says where it is",
             )
         for adapter in {request.adapter for request in requests if request.adapter is not None}:
-            if not adapter.is_file():
-                raise DataError(
-                    f"there is no adapter file {shown(adapter)}",
-                    "--adapter",
-                    "check the path, or train first",
-                )
+            check_adapter(adapter)
 
     def generate(self, requests: Sequence[ImageRequest]) -> Stream[MadeImage, None, None]:
         numbered = list(enumerate(requests))

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-from modules.generator.Generator import Description, Generator, ImageRequest, MadeImage
+from modules.generator.Generator import Description, Generator, ImageRequest, MadeImage, check_adapter
 from modules.util.errors import DataError, UserError
 from modules.util.files.user_path import user_path
 from modules.util.owned_files import Owned, shown
@@ -99,10 +99,7 @@ class Remote(Generator):
 
         The name is derived from the content, so that a file of another origin is never replaced.
         """
-        if not file.is_file():
-            raise DataError(
-                f"there is no adapter file {shown(file)}", "--adapter", "check the path, or train first"
-            )
+        check_adapter(file)
         stem = f"tastemaker-{hashlib.sha256(file.read_bytes()).hexdigest()[:16]}"
         found = _named(stem, offer.adapters)
         if found:

@@ -444,6 +444,5 @@ def _source_hash(source: Path, denoiser: str) -> str:
     hasher = hashlib.sha256()
     for file in files:
         with file.open("rb") as stream:
-            while chunk := stream.read(1 << 22):
-                hasher.update(chunk)
+            hashlib.file_digest(stream, lambda: hasher)
     return hasher.hexdigest()

@@ -35,12 +35,12 @@ def unpack(x_BLE: torch.Tensor, height: int, width: int, channels_last: bool = F
     return x.reshape(batch, depth // 4, height, width)
 
 
-def grid_positions(height: int, width: int, device: torch.device, axes: int = 3) -> torch.Tensor:
-    """(h * w, axes) positions of patches: row and column in the last two axes, zero before."""
-    ids = torch.zeros(height, width, axes, device=device)
+def grid_positions(height: int, width: int, device: torch.device) -> torch.Tensor:
+    """(h * w, 3) positions of patches: zero, row and column."""
+    ids = torch.zeros(height, width, 3, device=device)
     ids[..., -2] = torch.arange(height, device=device)[:, None]
     ids[..., -1] = torch.arange(width, device=device)[None, :]
-    return ids.view(height * width, axes)
+    return ids.view(height * width, 3)
 
 
 def wrap_edges(module: nn.Module) -> int:

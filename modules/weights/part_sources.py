@@ -155,7 +155,7 @@ def load_overrides(sources: Sources, spec: FamilySpec, dtypes: PartDtypes) -> di
             else:
                 # another denoiser may need other text encoders
                 if base and part.kind == "text_encoder" and path.is_dir() and spec.denoiser not in sources.parts:
-                    _refuse_unfit_folder(path, spec, part, base)
+                    _refuse_unfit_folder(path, part, base)
                 loaded[name] = _load_alone(path, spec, part, dtypes, base)
     return loaded
 
@@ -261,7 +261,7 @@ def _refuse_unfit(path: Path, spec: FamilySpec, part: PartSpec, tensors: PartTen
     refuse_other_sizes(path, EncoderSize.of_tensors(tensors.shapes), needed, field, str(base) if own else spec.label)
 
 
-def _refuse_unfit_folder(path: Path, spec: FamilySpec, part: PartSpec, base: Path) -> None:
+def _refuse_unfit_folder(path: Path, part: PartSpec, base: Path) -> None:
     """Raise ``UserError`` if a folder has a text encoder of another width than that of the base model."""
     sizes = []
     for folder in (path / part.place if index_file(path) else path, base / part.place):

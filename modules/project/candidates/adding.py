@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +48,6 @@ class Added:
     silent: int = 0
     judging: int = 0
     edits: int = 0
-
-    def to_dict(self) -> dict[str, int]:
-        return asdict(self)
 
 
 def add_images(project: Project, files: Sequence[Path], places: EditOptions = NO_EDITS) -> Added:

@@ -148,8 +148,10 @@ def card(about: About, facts: Facts) -> str:
         header["base_model_relation"] = "adapter"
     if about.trigger:
         header["instance_prompt"] = about.trigger
+    # JSON is valid YAML, and quotes what a person wrote
+    lines = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in header.items()]
     parts = [
-        "---\n" + "".join(f"{name}: {_yaml(value)}\n" for name, value in header.items()) + "---",
+        "\n".join(["---", *lines, "---"]),
         f"# {about.title}",
         describe(about, facts),
         f"![The same prompts and seeds before and after]({PICTURE})",
@@ -163,11 +165,6 @@ def card(about: About, facts: Facts) -> str:
         f"`{RESULT}` has the same figures as JSON. Made with Tastemaker.",
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _yaml(value: Any) -> str:
-    # JSON is valid YAML, and quotes what a person wrote
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _arena(arena: Mapping[str, Any] | None) -> str:

@@ -32,7 +32,7 @@ def lock_within(handle: IO[bytes], seconds: float, pause: float = 0.01) -> bool:
     return True
 
 
-def wait_for_lock(handle: IO[bytes], pause: float = 0.2) -> None:
+def wait_for_lock(handle: IO[bytes]) -> None:
     """Lock an open file exclusively, and wait as long as another handle holds the lock.
 
     Raises:
@@ -47,7 +47,7 @@ def wait_for_lock(handle: IO[bytes], pause: float = 0.2) -> None:
                     f"{handle.name} cannot be locked ({error.strerror or error})",
                     hint="use a folder on a disk of this computer: some network drives cannot lock files",
                 ) from error
-        time.sleep(pause)
+        time.sleep(0.2)
 
 
 def _lock(handle: IO[bytes]) -> None:
