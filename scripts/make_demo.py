@@ -8,8 +8,9 @@ import os
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
@@ -20,6 +21,9 @@ from modules.util.errors import ConfigError, UserError  # noqa: E402
 from modules.util.files.result_file import check_result_folder  # noqa: E402
 from scripts.curate import exit_status  # noqa: E402
 from scripts.demo.taste import TASTES  # noqa: E402
+
+if TYPE_CHECKING:
+    from scripts.demo.plan import Journey
 
 DEMO_MODEL = ROOT / "resources" / "demo_model"
 SMALL: dict[str, Any] = {"judged": 24, "base_per_prompt": 6, "judging_prompts": 8}
@@ -127,88 +131,70 @@ def run_journey(options: argparse.Namespace, out: Path) -> None:
     from scripts.demo.plan import FEW, FULL, LIVE, LOOP, QUICK, Journey
 
     fill_in(options)
-    if options.mode == FEW:
-        run_few(options, out)
-        return
-    if options.mode == LOOP:
-        run_rounds(options, out)
-        return
-    if options.mode == LIVE:
-        run_votes(options, out)
-        return
     journey = Journey(
-        out, options.seed, options.mode, QUICK if options.quick else FULL, options.taste, options.error_rate,
-        options.model.resolve(), tuple(options.overrides), options.reward,
+        out, options.seed, taste=options.taste, error_rate=options.error_rate, model=options.model.resolve(),
+        overrides=tuple(options.overrides),
     )  # fmt: skip
-    made = run_journey(journey, say)
+    special = {FEW: run_few, LOOP: run_rounds, LIVE: run_votes}.get(options.mode)
+    if special is None:
+        size = QUICK if options.quick else FULL
+        made = run_journey(replace(journey, mode=options.mode, size=size, reward=options.reward), say)
+        said = f"\n{summary(made)}"
+    else:
+        made, said = special(options, journey)
     print(json.dumps(made, indent=2))
-    print(f"\n{summary(made)}\nLook at {out / 'before_after.png'}; everything is in {out}.")
+    print(f"{said}\nLook at {out / 'before_after.png'}; everything is in {out}.")
 
 
-def run_few(options: argparse.Namespace, out: Path) -> None:
+def run_few(options: argparse.Namespace, journey: Journey) -> tuple[dict[str, Any], str]:
     from scripts.demo.few import FIGURES, run_few
     from scripts.demo.loop import Loop
     from scripts.demo.plan import QUICK
 
     small: dict[str, Any] = {**SMALL, "epochs": QUICK.online_epochs} if options.quick else {}
-    made = run_few(Loop(_rounds_journey(options, out), 1, options.answers, **small), say)
-    print(json.dumps(made, indent=2))
-    print(
+    made = run_few(Loop(journey, 1, options.answers, **small), say)
+    said = [
         f"\n{made['answers']} answers about {made['candidates']} images. Judged on prompts nobody was asked about:"
-    )
+    ]
     for name, title in (
         ("", "a learned taste"),
         ("dpo_", "DPO"),
         ("supervised_", "a LoRA on the chosen images"),
     ):
         mine = {field: made[f"{name}{field}"] for field in FIGURES}
-        print(
+        said.append(
             f"* {title}: preferred to the base model in {mine['win_rate']:.0%} of comparisons, as good as the best of "
             f"{mine['best_of_n']:.1f} of its images; {made['attribute']} {made['attribute_base']:.2f} -> "
             f"{mine['attribute_adapter']:.2f}; images that show what the prompt says: {made['fidelity_base']:.1%} -> "
             f"{mine['fidelity_adapter']:.1%}."
         )
-    print(f"Look at {out / 'before_after.png'}; everything is in {out}.")
+    return made, "\n".join(said)
 
 
-def _rounds_journey(options: argparse.Namespace, out: Path) -> Any:
-    from scripts.demo.plan import Journey
-
-    return Journey(
-        out, options.seed, taste=options.taste, error_rate=options.error_rate, model=options.model.resolve(),
-        overrides=tuple(options.overrides),
-    )  # fmt: skip
-
-
-def run_rounds(options: argparse.Namespace, out: Path) -> None:
+def run_rounds(options: argparse.Namespace, journey: Journey) -> tuple[dict[str, Any], str]:
     from modules.project.training import Method
     from scripts.demo.loop import Loop, run_loop
 
     small: dict[str, Any] = SMALL if options.quick else {}
-    journey = _rounds_journey(options, out)
     loop = Loop(journey, options.rounds, options.answers, method=Method(options.method), **small)
     made = run_loop(loop, say)
-    print(json.dumps(made, indent=2))
-    for number, one in enumerate(made["rounds"], start=1):
-        print(
-            f"Round {number}, {one['answers_total']} answers so far: preferred to the base model in "
-            f"{one['win_rate_base']:.0%} of comparisons, as good as the best of {one['best_of_n']:.1f} of its images; "
-            f"{one['fidelity']:.1%} show what the prompt says ({-one['fidelity_loss'] * 100:+.1f} points)."
-        )
-    print(f"Look at {out / 'before_after.png'}; everything is in {out}.")
+    return made, "\n".join(
+        f"Round {number}, {one['answers_total']} answers so far: preferred to the base model in "
+        f"{one['win_rate_base']:.0%} of comparisons, as good as the best of {one['best_of_n']:.1f} of its images; "
+        f"{one['fidelity']:.1%} show what the prompt says ({-one['fidelity_loss'] * 100:+.1f} points)."
+        for number, one in enumerate(made["rounds"], start=1)
+    )
 
 
-def run_votes(options: argparse.Namespace, out: Path) -> None:
+def run_votes(options: argparse.Namespace, journey: Journey) -> tuple[dict[str, Any], str]:
     from scripts.demo.live import Live, run_live
 
     small = {"prompts": 6, "base": 8} if options.quick else {}
-    made = run_live(Live(_rounds_journey(options, out), options.votes, **small), say)
-    print(json.dumps(made, indent=2))
-    print(
+    made = run_live(Live(journey, options.votes, **small), say)
+    return made, (
         f"{made['votes']} votes in {made['rounds']} rounds of 8 images. Preferred to the base model in "
         f"{made['win_rate']:.0%} of comparisons, as good as the best of {made['best_of_n']:.1f} of its images; images "
-        f"that show what the prompt says: {made['fidelity_base']:.1%} -> {made['fidelity_adapter']:.1%}.\n"
-        f"Look at {out / 'before_after.png'}; everything is in {out}."
+        f"that show what the prompt says: {made['fidelity_base']:.1%} -> {made['fidelity_adapter']:.1%}."
     )
 
 

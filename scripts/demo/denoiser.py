@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -261,17 +263,14 @@ def _factor(step: int, recipe: DenoiserRecipe) -> float:
     return part * (0.5 * (1.0 + math.cos(math.pi * share)) + 1e-3)
 
 
-class _swapped:
-    """Swaps in the averaged weights for the trained ones within a block."""
-
-    def __init__(self, parameters: list[nn.Parameter], averages: list[torch.Tensor]) -> None:
-        self._parameters, self._averages = parameters, averages
-
-    def __enter__(self) -> None:
-        self._live = [p.data for p in self._parameters]
-        for p, average in zip(self._parameters, self._averages, strict=True):
-            p.data = average
-
-    def __exit__(self, *exc: object) -> None:
-        for p, live in zip(self._parameters, self._live, strict=True):
-            p.data = live
+@contextmanager
+def _swapped(parameters: list[nn.Parameter], averages: list[torch.Tensor]) -> Iterator[None]:
+    """Swap in the averaged weights for the trained ones within a block."""
+    live = [p.data for p in parameters]
+    for p, average in zip(parameters, averages, strict=True):
+        p.data = average
+    try:
+        yield
+    finally:
+        for p, trained in zip(parameters, live, strict=True):
+            p.data = trained

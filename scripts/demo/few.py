@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from modules.util.jsonio import write_json
-from scripts.demo.judging import Judge, Judged, contact_sheet, win_rate
+from scripts.demo.judging import Judge, Judged, compared, contact_sheet
 from scripts.demo.loop import Loop, judge_of, new_project, one_round
 from scripts.demo.pairs import finalise
-from scripts.demo.plan import FEW, Report
+from scripts.demo.plan import FEW
+from scripts.demo.sampling import Report
 from scripts.demo.taste import Person, get_taste
 from scripts.demo.training import Trained, as_settings, seconds_of_children, train, twin_settings
 
@@ -43,10 +44,9 @@ def run_few(loop: Loop, report: Report) -> dict[str, Any]:
     made |= {f"{name}_": judge.adapter(run.adapter, name) for name, run in runs.items()}
     contact_sheet(journey.out / "before_after.png", judge.base.pixels, made[""].pixels, taste)
     written: dict[str, Any] = {
+        **journey.facts(),
+        **compared(judge.base, made[""]),
         "mode": FEW,
-        "seed": journey.seed,
-        "taste": taste.likes,
-        "error_rate": journey.error_rate,
         "reward": "picks",
         "answers": trained["answers"],
         "candidates": trained["candidates"],
@@ -54,11 +54,6 @@ def run_few(loop: Loop, report: Report) -> dict[str, Any]:
         "head_accuracy": trained["head_accuracy"],
         "steps": trained["steps"],
         "judged": len(judge.base.pixels),
-        "fidelity_base": judge.base.fidelity,
-        "attribute": taste.attribute,
-        "attribute_base": judge.base.attribute,
-        "reward_before": judge.base.reward,
-        "reward_after": made[""].reward,
         "cpu_seconds": round(cpu_seconds, 1),
         "dpo_train_cpu_seconds": round(runs["dpo"].cpu_seconds, 1),
     }
@@ -77,6 +72,5 @@ def _twin(loop: Loop, name: str, pairs: Path, report: Report) -> Trained:
 
 
 def _figures(judge: Judge, made: Judged) -> dict[str, float]:
-    preferred = win_rate(made.scores, judge.base.scores)
-    figures = (preferred, judge.best_of_n(made), made.fidelity, made.attribute)
-    return dict(zip(FIGURES, figures, strict=True))
+    found = {**compared(judge.base, made), "best_of_n": judge.best_of_n(made)}
+    return {field: found[field] for field in FIGURES}

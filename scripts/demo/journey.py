@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from modules.util.jsonio import write_json
-from scripts.demo.judging import contact_sheet, judge_model, questions, win_rate
+from scripts.demo.judging import compared, contact_sheet, judge_model, questions, win_rate
 from scripts.demo.online import run_online
-from scripts.demo.pairs import finalise, make_images, pick_pairs, prompt_split
-from scripts.demo.plan import Journey, Report
-from scripts.demo.sampling import load_model
-from scripts.demo.taste import Person, get_taste
+from scripts.demo.pairs import picked, prompt_split
+from scripts.demo.plan import Journey
+from scripts.demo.sampling import Report, load_model
+from scripts.demo.taste import get_taste
 from scripts.demo.training import as_settings, train, twin_settings
 
 
@@ -27,15 +27,9 @@ def run_journey(journey: Journey, report: Report) -> dict[str, Any]:
 
 def _run_pairs(journey: Journey, report: Report) -> dict[str, Any]:
     begin = time.monotonic()
-    out, size, taste = journey.out, journey.size, get_taste(journey.taste)
+    out, size = journey.out, journey.size
     for_pairs, new = prompt_split(journey.seed)
-    model = load_model(journey.model)
-    make_images(
-        out / "images", model, for_pairs[: size.prompts], size.images_per_prompt, journey.seed, report
-    )
-    person = Person(taste, journey.seed, journey.error_rate)
-    answers = pick_pairs(out / "images", out / "pairs", person, size.pairs_per_prompt, journey.seed, report)
-    in_training, held_out = finalise(out / "pairs", 20.0)
+    answers, in_training, held_out = picked(journey, for_pairs, load_model(journey.model), report)
     on_pairs = {"concept_file_name": str(out / "pairs" / "concepts.json")}
     preference = train(journey, "dpo", _settings(journey, on_pairs), report)
     on_chosen = twin_settings("supervised", out / "pairs", out)
@@ -46,12 +40,11 @@ def _run_pairs(journey: Journey, report: Report) -> dict[str, Any]:
         judge_model(journey, run.adapter, wishes, seeds, report, f"the {run.name} adapter")
         for run in (preference, supervised)
     )
-    contact_sheet(out / "before_after.png", base.pixels, adapter.pixels, taste)
+    contact_sheet(out / "before_after.png", base.pixels, adapter.pixels, get_taste(journey.taste))
     return {
-        "mode": journey.mode,
-        "seed": journey.seed,
-        "taste": taste.likes,
-        "error_rate": journey.error_rate,
+        **journey.facts(),
+        **compared(base, adapter),
+        **preference.facts(),
         "reward": None,
         "prompts": min(size.prompts, len(for_pairs)),
         "images": size.images_per_prompt * min(size.prompts, len(for_pairs)),
@@ -59,26 +52,14 @@ def _run_pairs(journey: Journey, report: Report) -> dict[str, Any]:
         "pairs": in_training,
         "heldout_pairs": held_out,
         "heldout_pair_accuracy": preference.validation_accuracy,
-        "win_rate": win_rate(adapter.scores, base.scores),
-        "reward_before": base.reward,
-        "reward_after": adapter.reward,
         "reward_curve": None,
-        "fidelity_base": base.fidelity,
-        "fidelity_adapter": adapter.fidelity,
-        "attribute": taste.attribute,
-        "attribute_base": base.attribute,
-        "attribute_adapter": adapter.attribute,
         "supervised_win_rate": win_rate(plain.scores, base.scores),
         "supervised_fidelity": plain.fidelity,
         "supervised_attribute": plain.attribute,
         "judged": size.judged,
-        "steps": preference.steps,
-        "train_seconds": round(preference.seconds, 1),
-        "train_cpu_seconds": round(preference.cpu_seconds, 1),
         "judge_cpu_seconds": None,
         "supervised_train_seconds": round(supervised.seconds, 1),
         "total_seconds": round(time.monotonic() - begin, 1),
-        "adapter": str(preference.adapter),
     }
 
 

@@ -13,8 +13,8 @@ from modules.util.jsonio import atomic_path
 from modules.util.rng import digest64
 from scripts.demo.best_of_n import best_of_n
 from scripts.demo.judge import fidelity, read_image
-from scripts.demo.plan import Journey, Report
-from scripts.demo.sampling import load_model, sample_pixels
+from scripts.demo.plan import Journey
+from scripts.demo.sampling import Report, load_model, sample_pixels
 from scripts.demo.taste import Taste, get_taste
 from scripts.demo.world import Pixels, Wish
 
@@ -115,6 +115,19 @@ def win_rate(ours: Sequence[float], theirs: Sequence[float]) -> float:
         1.0 if a > b + SAME else 0.5 if abs(a - b) <= SAME else 0.0 for a, b in zip(ours, theirs, strict=True)
     ]
     return float(np.mean(wins))
+
+
+def compared(before: Judged, after: Judged) -> dict[str, float]:
+    """Figures of the base model's images and of an adapter's, of the same prompts and seeds, for a report."""
+    return {
+        "win_rate": win_rate(after.scores, before.scores),
+        "reward_before": before.reward,
+        "reward_after": after.reward,
+        "fidelity_base": before.fidelity,
+        "fidelity_adapter": after.fidelity,
+        "attribute_base": before.attribute,
+        "attribute_adapter": after.attribute,
+    }
 
 
 def contact_sheet(path: Path, before: Sequence[Pixels], after: Sequence[Pixels], taste: Taste) -> None:

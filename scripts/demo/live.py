@@ -16,11 +16,12 @@ from modules.util.jsonio import write_json, write_text
 from modules.util.rng import digest64, python_random
 from scripts.demo.best_of_n import MOST
 from scripts.demo.judge import read_image
-from scripts.demo.judging import Judge, contact_sheet, win_rate
+from scripts.demo.judging import Judge, compared, contact_sheet, win_rate
 from scripts.demo.pairs import load_pixels, prompt_split
-from scripts.demo.plan import LIVE, Journey, Report
+from scripts.demo.plan import LIVE, Journey
+from scripts.demo.sampling import Report
 from scripts.demo.taste import Taste, get_taste
-from scripts.demo.training import Trained, as_settings, train
+from scripts.demo.training import as_settings, train
 from scripts.demo.world import Wish
 
 TRAINED_AS = "NFT"
@@ -161,39 +162,20 @@ def run_live(live: Live, report: Report) -> dict[str, Any]:
     soon = judge.adapter(early[0], f"the adapter after {SOON} rounds") if early else None
     contact_sheet(journey.out / "before_after.png", base.pixels, after.pixels, taste)
     made = {
-        **_facts(live, run, voter),
-        "judged": len(base.pixels),
-        "win_rate": win_rate(after.scores, base.scores),
-        "best_of_n": judge.best_of_n(after),
-        "reward_before": base.reward,
-        "reward_after": after.reward,
-        "fidelity_base": base.fidelity,
-        "fidelity_adapter": after.fidelity,
-        "attribute_base": base.attribute,
-        "attribute_adapter": after.attribute,
-        "win_rate_soon": None if soon is None else win_rate(soon.scores, base.scores),
-    }
-    made["total_seconds"] = round(time.monotonic() - begin, 1)
-    write_json(journey.out / "report.json", made)
-    return made
-
-
-def _facts(live: Live, run: Trained, voter: Voter) -> dict[str, Any]:
-    journey, taste = live.journey, get_taste(live.journey.taste)
-    return {
+        **journey.facts(),
+        **run.facts(),
+        **compared(base, after),
         "mode": LIVE,
-        "seed": journey.seed,
-        "taste": taste.likes,
-        "attribute": taste.attribute,
-        "error_rate": journey.error_rate,
         "reward": "person",
         "votes": voter.votes,
         "rounds": voter.rounds,
         "images_looked_at": voter.rounds * IMAGES,
         "images": run.images,
         "reward_curve": [round(one, 4) for one in run.rewards],
-        "steps": run.steps,
-        "train_seconds": round(run.seconds, 1),
-        "train_cpu_seconds": round(run.cpu_seconds, 1),
-        "adapter": str(run.adapter),
+        "judged": len(base.pixels),
+        "best_of_n": judge.best_of_n(after),
+        "win_rate_soon": None if soon is None else win_rate(soon.scores, base.scores),
     }
+    made["total_seconds"] = round(time.monotonic() - begin, 1)
+    write_json(journey.out / "report.json", made)
+    return made

@@ -21,8 +21,8 @@ from modules.util.rng import digest64
 from scripts.curate import ProgressLine
 from scripts.demo.answering import CLICKS, Answering
 from scripts.demo.judging import Judge, contact_sheet, win_rate
-from scripts.demo.plan import LOOP, Journey, Report
-from scripts.demo.sampling import CFG_SCALE, SAMPLER, STEPS
+from scripts.demo.plan import LOOP, Journey
+from scripts.demo.sampling import CFG_SCALE, SAMPLER, STEPS, Report
 from scripts.demo.taste import Person, get_taste
 from scripts.demo.world import SIZE, Wish, combinations
 
@@ -113,12 +113,9 @@ def run_loop(loop: Loop, report: Report) -> dict[str, Any]:
         before = after
     contact_sheet(journey.out / "before_after.png", judge.base.pixels, before.pixels, taste)
     made = {
+        **journey.facts(),
         "mode": LOOP,
-        "seed": journey.seed,
-        "taste": taste.likes,
-        "error_rate": journey.error_rate,
         "method": loop.method.value,
-        "attribute": taste.attribute,
         "judged": len(judge.base.pixels),
         "liking_base": judge.base.attribute,
         "fidelity_base": judge.base.fidelity,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,20 +119,14 @@ def _webp(path: Path, image: Image.Image, tags: dict[int, str], comment: bytes |
     image.save(path, format="WEBP", lossless=True, exif=exif)
 
 
-def _a1111_png(path: Path, image: Image.Image, made: Made) -> None:
-    _png(path, image, {"parameters": a1111_text(made)})
+def _text_png(text: Callable[[Made], str], path: Path, image: Image.Image, made: Made) -> None:
+    _png(path, image, {"parameters": text(made)})
 
 
-def _a1111_webp(path: Path, image: Image.Image, made: Made) -> None:
-    _webp(path, image, {}, b"UNICODE\0" + a1111_text(made).encode("utf-16-be"))
-
-
-def _swarm_png(path: Path, image: Image.Image, made: Made) -> None:
-    _png(path, image, {"parameters": swarm_text(made)})
-
-
-def _swarm_webp(path: Path, image: Image.Image, made: Made) -> None:
-    _webp(path, image, {}, b"UNICODE\0" + swarm_text(made).encode("utf-16-le"))
+def _text_webp(
+    text: Callable[[Made], str], encoding: str, path: Path, image: Image.Image, made: Made
+) -> None:
+    _webp(path, image, {}, b"UNICODE\0" + text(made).encode(encoding))
 
 
 def _comfy_png(path: Path, image: Image.Image, made: Made) -> None:
@@ -148,12 +143,12 @@ def _comfy_webp(path: Path, image: Image.Image, made: Made) -> None:
 
 
 STYLES: dict[str, tuple[str, Callable[[Path, Image.Image, Made], None]]] = {
-    "swarmui-png": (".png", _swarm_png),
+    "swarmui-png": (".png", partial(_text_png, swarm_text)),
     "comfyui-png": (".png", _comfy_png),
-    "a1111-png": (".png", _a1111_png),
-    "swarmui-webp": (".webp", _swarm_webp),
+    "a1111-png": (".png", partial(_text_png, a1111_text)),
+    "swarmui-webp": (".webp", partial(_text_webp, swarm_text, "utf-16-le")),
     "comfyui-webp": (".webp", _comfy_webp),
-    "a1111-webp": (".webp", _a1111_webp),
+    "a1111-webp": (".webp", partial(_text_webp, a1111_text, "utf-16-be")),
 }
 """Program and format -> (extension, writer)."""
 

@@ -14,11 +14,11 @@ from modules.reward.remote import TOKEN_VARIABLE
 from modules.util.errors import UserError
 from modules.util.jsonio import write_text
 from scripts.demo.judge_server import MAX_IMAGES, judge_server
-from scripts.demo.judging import contact_sheet, judge_model, questions, win_rate
-from scripts.demo.pairs import finalise, make_images, pick_pairs, prompt_split
-from scripts.demo.plan import JUDGE, ROOT, Journey, Report
-from scripts.demo.sampling import load_model
-from scripts.demo.taste import Person, get_taste
+from scripts.demo.judging import compared, contact_sheet, judge_model, questions
+from scripts.demo.pairs import picked, prompt_split
+from scripts.demo.plan import JUDGE, ROOT, Journey
+from scripts.demo.sampling import Report, load_model
+from scripts.demo.taste import get_taste
 from scripts.demo.training import Trained, as_settings, train
 from scripts.demo.world import Wish
 
@@ -46,7 +46,7 @@ class Learned:
 def run_online(journey: Journey, report: Report) -> dict[str, Any]:
     """Train and measure; returns the report."""
     begin = time.monotonic()
-    out, size, taste = journey.out, journey.size, get_taste(journey.taste)
+    out, size = journey.out, journey.size
     in_training, new = prompt_split(journey.seed)
     write_text(out / "prompts.txt", "".join(f"{wish.caption()}\n" for wish in in_training))
     learned: Learned | None = None
@@ -59,11 +59,11 @@ def run_online(journey: Journey, report: Report) -> dict[str, Any]:
     wishes, seeds = questions(new, size.judged, journey.seed)
     base = judge_model(journey, None, wishes, seeds, report, "the base model")
     adapter = judge_model(journey, run.adapter, wishes, seeds, report, "the adapter")
-    contact_sheet(out / "before_after.png", base.pixels, adapter.pixels, taste)
+    contact_sheet(out / "before_after.png", base.pixels, adapter.pixels, get_taste(journey.taste))
     return {
-        "mode": journey.mode,
-        "seed": journey.seed,
-        "taste": taste.likes,
+        **journey.facts(),
+        **compared(base, adapter),
+        **run.facts(),
         "error_rate": journey.error_rate if learned else None,
         "reward": journey.reward,
         "prompts": len(in_training),
@@ -72,26 +72,14 @@ def run_online(journey: Journey, report: Report) -> dict[str, Any]:
         "pairs": learned.pairs if learned else None,
         "heldout_pairs": learned.heldout_pairs if learned else None,
         "heldout_pair_accuracy": learned.accuracy if learned else None,
-        "win_rate": win_rate(adapter.scores, base.scores),
-        "reward_before": base.reward,
-        "reward_after": adapter.reward,
         "reward_curve": [round(one, 4) for one in run.rewards],
-        "fidelity_base": base.fidelity,
-        "fidelity_adapter": adapter.fidelity,
-        "attribute": taste.attribute,
-        "attribute_base": base.attribute,
-        "attribute_adapter": adapter.attribute,
         "supervised_win_rate": None,
         "supervised_fidelity": None,
         "supervised_attribute": None,
         "judged": size.judged,
-        "steps": run.steps,
-        "train_seconds": round(run.seconds, 1),
-        "train_cpu_seconds": round(run.cpu_seconds, 1),
         "judge_cpu_seconds": None if judge_cpu is None else round(judge_cpu, 3),
         "supervised_train_seconds": None,
         "total_seconds": round(time.monotonic() - begin, 1),
-        "adapter": str(run.adapter),
     }
 
 
@@ -119,12 +107,8 @@ def _train(
 
 def _learn_reward(journey: Journey, wishes: list[Wish], report: Report) -> Learned:
     """Make images, let the person answer questions about them, and run ``scripts/train_reward.py`` on the answers."""
-    out, size = journey.out, journey.size
-    model = load_model(journey.model)
-    make_images(out / "images", model, wishes[: size.prompts], size.images_per_prompt, journey.seed, report)
-    person = Person(get_taste(journey.taste), journey.seed, journey.error_rate)
-    answers = pick_pairs(out / "images", out / "pairs", person, size.pairs_per_prompt, journey.seed, report)
-    pairs, held_out = finalise(out / "pairs", 20.0)
+    out = journey.out
+    answers, pairs, held_out = picked(journey, wishes, load_model(journey.model), report)
     weights = out / "taste.safetensors"
     command = [
         sys.executable, str(ROOT / "scripts" / "train_reward.py"), "--pairs", str(out / "pairs"),

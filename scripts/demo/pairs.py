@@ -20,8 +20,9 @@ from modules.util.errors import DataError
 from modules.util.rng import digest64, python_random
 from scripts.demo.judge import read_image
 from scripts.demo.metadata import STYLES, Made, write_image
+from scripts.demo.plan import Journey
 from scripts.demo.sampling import CFG_SCALE, STEPS, Report, sample_pixels
-from scripts.demo.taste import Person
+from scripts.demo.taste import Person, get_taste
 from scripts.demo.world import SIZE, Wish, combinations
 
 NEW_PROMPTS_SHARE = 0.35
@@ -128,6 +129,15 @@ def _choose_in(session: CurationSession, group: ImageGroup, person: Person) -> i
     if state.phase is Phase.CONTINUE:
         session.finish_group()
     return asked
+
+
+def picked(journey: Journey, wishes: Sequence[Wish], model: Model, report: Report) -> tuple[int, int, int]:
+    """Make a journey's images and let its person choose; (answers, pairs to train on, pairs held out)."""
+    out, size, seed = journey.out, journey.size, journey.seed
+    make_images(out / "images", model, wishes[: size.prompts], size.images_per_prompt, seed, report)
+    person = Person(get_taste(journey.taste), seed, journey.error_rate)
+    answers = pick_pairs(out / "images", out / "pairs", person, size.pairs_per_prompt, seed, report)
+    return (answers, *finalise(out / "pairs", 20.0))
 
 
 def finalise(output: Path, validation_percentage: float) -> tuple[int, int]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from modules.spec.registry import MODES as RLHF_MODES
 from modules.util.errors import ConfigError, DataError
@@ -24,8 +24,6 @@ FEW, LOOP, LIVE = "FEW", "LOOP", "LIVE"
 """Special journeys; see ``few.py``, ``loop.py`` and ``live.py``."""
 JUDGE, PICKS = "judge", "picks"
 REWARDS = (JUDGE, PICKS)
-
-Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -74,6 +72,17 @@ class Journey:
     model: Path = DEMO_MODEL
     overrides: tuple[str, ...] = ()
     reward: str = JUDGE
+
+    def facts(self) -> dict[str, Any]:
+        """Its facts for a report."""
+        taste = get_taste(self.taste)
+        return {
+            "mode": self.mode,
+            "seed": self.seed,
+            "taste": taste.likes,
+            "attribute": taste.attribute,
+            "error_rate": self.error_rate,
+        }
 
     @property
     def online(self) -> bool:

@@ -28,7 +28,7 @@ def train_tokenizer(seed: int, folder: Path, captions: int = 20000) -> CLIPToken
     learner.normalizer = normalizers.Lowercase()
     learner.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(pattern=Regex(_clip_pattern()), behavior="isolated", invert=False),
+            pre_tokenizers.Split(pattern=Regex(r"[a-z]+|[0-9]|[^\sa-z0-9]+"), behavior="isolated", invert=False),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -60,10 +60,6 @@ def train_tokenizer(seed: int, folder: Path, captions: int = 20000) -> CLIPToken
     write_json(folder / "vocab.json", vocabulary, indent=None)
     write_text(folder / "merges.txt", "#version: 0.2\n" + "".join(f"{a} {b}\n" for a, b in merges))
     return tokenizer
-
-
-def _clip_pattern() -> str:
-    return r"[a-z]+|[0-9]|[^\sa-z0-9]+"
 
 
 def make_text_encoder(tokenizer: CLIPTokenizer) -> CLIPTextModel:

@@ -18,7 +18,8 @@ from modules.util.config.config_list import save_list
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UserError
 from modules.util.jsonio import read_json
-from scripts.demo.plan import PRESETS, ROOT, Journey, Report
+from scripts.demo.plan import PRESETS, ROOT, Journey
+from scripts.demo.sampling import Report
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,15 @@ class Trained:
     validation_accuracy: float | None
     rewards: tuple[float, ...] = ()
     images: int = 0
+
+    def facts(self) -> dict[str, Any]:
+        """Its facts for a report."""
+        return {
+            "steps": self.steps,
+            "train_seconds": round(self.seconds, 1),
+            "train_cpu_seconds": round(self.cpu_seconds, 1),
+            "adapter": str(self.adapter),
+        }
 
 
 def as_settings(values: Mapping[str, Any]) -> list[str]:
