@@ -340,15 +340,12 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
         self.say(words.REDONE.format(title=title) if title else words.NOTHING_TO_REDO)
 
     def _dropped(self, paths: list[Path]) -> None:
-        try:
+        with self.ui.errors_shown():
             path = one_config(paths)
-        except UserError as error:
-            self.ui.error(error)
-            return
-        if self.state_.is_modified():  # the program that the file comes from does not wait for the answer
-            later(self, IDLE, self.files.load, path)
-        else:
-            self.files.load(path)
+            if self.state_.is_modified():  # the program that the file comes from does not wait for the answer
+                later(self, IDLE, self.files.load, path)
+            else:
+                self.files.load(path)
 
     # -- messages --------------------------------------------------------------------------------------------
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -12,6 +13,7 @@ from modules.ui.state.ConfigState import ConfigState
 from modules.ui.widgets.Chooser import Chooser
 from modules.ui.widgets.theme import Theme
 from modules.ui.widgets.tk_support import Pump, run_in_thread, show_error
+from modules.util.errors import UserError
 
 T = TypeVar("T")
 
@@ -47,6 +49,14 @@ class Ui:
     def error(self, error: BaseException) -> None:
         """Show an exception in a dialog."""
         show_error(self.root, error)
+
+    @contextmanager
+    def errors_shown(self) -> Iterator[None]:
+        """Show a ``UserError`` of the block in a dialog, instead of the rest of the block."""
+        try:
+            yield
+        except UserError as error:
+            self.error(error)
 
     def work(
         self,

@@ -21,7 +21,6 @@ class Dialog(tk.Toplevel):
     """A modal window with a body and a row of buttons; Escape closes it.
 
     Args:
-        ui: shared objects of the window.
         width, height: size at 100 %; 0 fits the content.
         scrolls: the body scrolls if it is higher than the screen.
     """
@@ -98,7 +97,6 @@ class Question(Dialog):
     """A question that does not block the caller. Each button runs its action; Escape presses the last one.
 
     Args:
-        ui: shared objects of the window.
         question: text above the buttons.
     """
 
@@ -125,13 +123,12 @@ class Question(Dialog):
         super().present(focus or self._buttons[0])
 
 
-def ask_text(ui: Ui, title: str, question: str, text: str = "") -> str | None:
+def ask_text(ui: Ui, title: str, question: str) -> str | None:
     """Ask for a line of text; ``None`` if cancelled."""
     answer: list[str] = []
     dialog = Dialog(ui, title, width=420)
     ttk.Label(dialog.body, text=question).pack(anchor="w")
     entry = ttk.Entry(dialog.body, width=40, font=ui.theme.fonts["text"])
-    entry.insert(0, text)
     entry.pack(fill="x", pady=(ui.theme.px(6), 0))
 
     def take(_event: object = None) -> None:

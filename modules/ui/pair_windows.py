@@ -9,7 +9,6 @@ from weakref import WeakSet
 from modules.ui.state.pairs_to_train import train_on_pairs
 from modules.ui.texts import rlhf as words
 from modules.ui.Ui import Ui
-from modules.util.errors import UserError
 
 
 def open_pair_tool_here(ui: Ui, source: Path | None = None) -> tk.Toplevel:
@@ -31,15 +30,12 @@ def open_pair_tool_here(ui: Ui, source: Path | None = None) -> tk.Toplevel:
             return window
 
     def train(folder: Path) -> None:
-        try:
+        with ui.errors_shown():
             train_on_pairs(ui.state, folder)
-        except UserError as error:
-            ui.error(error)
-            return
-        ui.services.show_page("rlhf")
-        ui.root.lift()
-        ui.root.focus_force()
-        ui.status(words.READY.format(folder=folder))
+            ui.services.show_page("rlhf")
+            ui.root.lift()
+            ui.root.focus_force()
+            ui.status(words.READY.format(folder=folder))
 
     made = open_pair_tool(ui.root, ui.theme, source, ui.services.store.folder, train)
     _OPENED.add(made)

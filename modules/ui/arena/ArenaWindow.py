@@ -75,14 +75,7 @@ class ArenaWindow(ToolHost):
         self.show(page, self._title)
 
     def _to_next_round(self) -> None:
-        closed = self._when_closed
-
-        def end() -> None:
-            closed()
-            self._next_round()
-
-        self._when_closed = end
-        self.close()
+        self.close(self._next_round)
 
     def prepare_close(self, then: Callable[[], None]) -> None:
         self.controller.close(then)

@@ -178,11 +178,7 @@ class VotingPage(ttk.Frame):
         return not self._unasked and self._complete()
 
     def _complete(self) -> bool:
-        return self.shot is not None and all(
-            view.shown == view.path or self.prefetcher.failure(view.path) is not None
-            for view in (*self.views, *self.sources)
-            if view.path is not None
-        )
+        return self.shot is not None and all(view.settled for view in (*self.views, *self.sources))
 
     def run(self, action: Action) -> None:
         """Run an action, unless the screen is out of date."""

@@ -42,7 +42,6 @@ class MaskWindow(tk.Toplevel):
     """Paints masks, one image at a time. A mask is saved when another image is shown or the window closes.
 
     Args:
-        worker: runs all file operations.
         root: the folder of the images.
         images: the images that can be shown.
         index: the image to show first.

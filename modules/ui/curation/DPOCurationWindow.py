@@ -137,14 +137,8 @@ class DPOCurationWindow(ToolHost):
         """Pass the finalised pairs to the main window and close."""
         controller, train = self.controller, self.train
         assert controller is not None and train is not None
-        output, closed = controller.options.output, self._when_closed
-
-        def end() -> None:
-            closed()
-            train(output)
-
-        self._when_closed = end
-        self.close()
+        output = controller.options.output
+        self.close(lambda: train(output))
 
     def show_review(self, output: Path) -> None:
         """Review the finalised pairs of a folder. The session continues afterwards."""

@@ -46,11 +46,7 @@ class ExportActions:
 
 
 class ExportPage(ttk.Frame):
-    """Splits the pairs into training and validation.
-
-    Args:
-        chooser: asks for folders.
-    """
+    """Splits the pairs into training and validation."""
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ import tkinter as tk
 from collections.abc import Callable
 from pathlib import Path
 
+from modules.curation.group_state import GroupState
 from modules.curation.ImageGroup import ImageGroup
 from modules.ui.curation.ChoiceView import (
     Action,
@@ -39,6 +40,18 @@ class GridView(ChoiceView):
         self.grid_of_images.grid(row=0, column=1, sticky="nsew")
         self.grid_of_images.canvas.bind("<Configure>", lambda _event: self._resized(), add="+")
         self._own_size = False
+        self._place: tuple[str, int] | None = None
+
+    def show(self, shot: Snapshot) -> None:
+        assert shot.group is not None
+        assert shot.state is not None
+        before, self._place = self._place, (shot.group.key, shot.state.events)
+        if before != self._place:
+            self.begin(shot.state)
+        super().show(shot)
+
+    def begin(self, state: GroupState) -> None:
+        """Begin with another group, or after an answer."""
 
     def make_grid(self) -> ThumbGrid:
         """Make the grid with its click handlers."""
@@ -87,7 +100,6 @@ class SelectView(GridView):
         self.best: int | None = None
         self.worst: int | None = None
         self.shown: list[int] = []
-        self._place: tuple[str, int] | None = None
         self.take_keys(self.way.keys(0))
 
     def make_grid(self) -> ThumbGrid:
@@ -99,14 +111,8 @@ class SelectView(GridView):
             font=self.context.theme.fonts["text"],
         )
 
-    def show(self, shot: Snapshot) -> None:
-        assert shot.group is not None
-        assert shot.state is not None
-        place = (shot.group.key, shot.state.events)
-        if place != self._place:
-            self.best = self.worst = None
-        self._place = place
-        super().show(shot)
+    def begin(self, state: GroupState) -> None:
+        self.best = self.worst = None
 
     def draw(self) -> None:
         self.hint = self.way.hint(self.group_state.situation, len(self.group_state.question))
@@ -158,7 +164,6 @@ class RankedView(GridView):
         super().__init__(parent, context)
         self.order: list[int] = []
         self.count = 1
-        self._place: tuple[str, int] | None = None
         self.actions = [
             Action(words.EXPORT, ("Return", "KP_Enter"), self._export, True),
             Action(words.FEWER, ("minus", "KP_Subtract"), lambda: self.set_count(self.count - 1)),
@@ -177,15 +182,9 @@ class RankedView(GridView):
             font=theme.fonts["text"],
         )
 
-    def show(self, shot: Snapshot) -> None:
-        assert shot.group is not None
-        assert shot.state is not None
-        place = (shot.group.key, shot.state.events)
-        if place != self._place:
-            self.order = shot.state.standing.order(shot.state.alive)
-            self.count = max(1, min(self.count, len(self.order) // 2))
-        self._place = place
-        super().show(shot)
+    def begin(self, state: GroupState) -> None:
+        self.order = state.standing.order(state.alive)
+        self.count = max(1, min(self.count, len(self.order) // 2))
 
     def draw(self) -> None:
         blind = self.context.blind

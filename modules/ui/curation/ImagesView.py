@@ -128,12 +128,7 @@ class ImagesView(ChoiceView):
             view.arrived(path)
 
     def ready(self) -> bool:
-        return all(
-            view.path is None
-            or view.shown == view.path
-            or self.context.prefetcher.failure(view.path) is not None
-            for view in (*self.views, *self.sources)
-        )
+        return all(view.settled for view in (*self.views, *self.sources))
 
     def zoom_by(self, direction: int) -> None:
         self.views[0].zoom_by(direction)

@@ -86,7 +86,6 @@ class StartPage(ttk.Frame):
 
     Args:
         memory: fills the form, and is updated on start.
-        chooser: asks for folders.
         looks: shown if there is no main window to set them.
     """
 

@@ -46,22 +46,14 @@ def open_pair_tool(
     return window
 
 
-def open_review(
-    parent: tk.Misc, theme: Theme, output: Path, resolution: int, closed: Callable[[], None] = lambda: None
-) -> tk.Toplevel:
+def open_review(parent: tk.Misc, theme: Theme, output: Path, resolution: int) -> tk.Toplevel:
     """Open the review of a folder of pairs in a window of its own.
 
     Args:
         resolution: the training resolution whose crop buckets are compared.
-        closed: called when the review is closed.
     """
     window = new_window(parent, theme)
-
-    def end() -> None:
-        window.destroy()
-        closed()
-
-    tool = DPOReviewWindow(window, theme, output, end, resolution)
+    tool = DPOReviewWindow(window, theme, output, window.destroy, resolution)
     tool.pack(fill="both", expand=True)
     return window
 

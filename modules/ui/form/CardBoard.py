@@ -19,7 +19,6 @@ class CardBoard(ttk.Frame):
 
     Args:
         parent: container; the board fills its width and takes the height it needs.
-        theme: scale.
     """
 
     def __init__(self, parent: tk.Misc, theme: Theme) -> None:

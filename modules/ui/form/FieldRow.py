@@ -32,8 +32,6 @@ class FieldRow:
         card: the frame to grid it into, columns 0 to 2.
         row: first of its two rows; the second is for the fault.
         source: source of values and target of edits.
-        theme, tooltips: appearance.
-        chooser: asks for folders and files.
         focused: called when the input gets the focus.
     """
 

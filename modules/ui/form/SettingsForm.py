@@ -26,8 +26,6 @@ class SettingsForm:
         parent: container in which the board is packed.
         settings: settings to show, in order; those without a row (hidden, lists) are left out.
         source: source of values and target of edits.
-        theme, tooltips: appearance.
-        chooser: asks for the folders and files of fields.
         focused: called with a setting whose input gets the focus.
     """
 

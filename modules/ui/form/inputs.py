@@ -138,10 +138,10 @@ _BROWSERS: dict[str, dict[str, What]] = {
 class Paragraph(Input):
     """Several lines of text."""
 
-    def __init__(self, parent: tk.Misc, theme: Theme, changed: TextChanged, height: int = 3) -> None:
+    def __init__(self, parent: tk.Misc, theme: Theme, changed: TextChanged) -> None:
         self._changed = changed
         self._shown = ""
-        box = tk.Text(parent, height=height, width=20, wrap="word", undo=False)
+        box = tk.Text(parent, height=3, width=20, wrap="word", undo=False)
         style_text(theme, box)
         box.bind("<Tab>", self._leave)
         box.bind("<<Modified>>", self._modified)

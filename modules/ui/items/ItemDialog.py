@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tkinter as tk
 from collections.abc import Callable
 from tkinter import ttk
 
@@ -19,7 +18,6 @@ class ItemDialog(Dialog):
     """Edits a copy. OK passes it to ``done`` if it is valid.
 
     Args:
-        ui: shared objects of the window.
         done: called with the edited copy.
     """
 
@@ -81,9 +79,5 @@ class ItemDialog(Dialog):
 
     def open(self) -> None:
         """Show it with the first input focused."""
-        first: tk.Misc | None = None
-        for row in self.forms[0].rows.values():
-            if row.shown:
-                first = row.input.focus_widget
-                break
-        self.present(first)
+        shown = (row.input.focus_widget for row in self.forms[0].rows.values() if row.shown)
+        self.present(next(shown, None))

@@ -17,7 +17,6 @@ from modules.ui.widgets.Chooser import JSON
 from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.tk_support import IDLE, bind_row_keys, fit_middle, later, on_event, pack_with_bar
 from modules.util.display import counted
-from modules.util.errors import UserError
 
 Action = tuple[str, Callable[[], object], str]
 
@@ -39,8 +38,6 @@ class ItemTable(ttk.Frame):
     """The list of a page.
 
     Args:
-        ui: shared objects of the window.
-        items: the list.
         columns: columns of the table; the first shows whether an item is enabled.
         edit: opens the window of the item at a position.
         first_actions: buttons before the usual ones: text, action, tip.
@@ -182,10 +179,8 @@ class ItemTable(ttk.Frame):
     # -- hands -----------------------------------------------------------------------------------------------
 
     def _do(self, command: Callable[[], object]) -> None:
-        try:
+        with self._ui.errors_shown():
             command()
-        except UserError as error:
-            self._ui.error(error)
 
     def _key(self, action: Callable[[], object]) -> str:
         self._do(action)
@@ -207,6 +202,10 @@ class ItemTable(ttk.Frame):
         chosen = self.selected()
         if chosen:
             self._edit(chosen[0])
+
+    def append(self, item: Any) -> None:
+        """Add an item at the end and select it."""
+        self.select([self.items.add([item])])
 
     def duplicate(self) -> None:
         """Copy the selected items."""

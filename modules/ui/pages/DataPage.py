@@ -16,7 +16,6 @@ from modules.ui.texts import data as words
 from modules.ui.texts import lists
 from modules.ui.widgets.drop import accept_drops, only_folders
 from modules.util.config.ConceptConfig import ConceptConfig
-from modules.util.errors import UserError
 
 CHECK = "\u2713"
 _WATCHED = {"concepts", "concept_file_name"}
@@ -80,9 +79,7 @@ class DataPage(FormPage):
         self._show()
 
     def _show(self) -> None:
-        self.table.refresh(
-            lambda c: c.enabled and self._counts.get((c.path, c.include_subdirectories), 1) is None
-        )
+        self.table.refresh(self._is_missing)
         wanted = {(c.path, c.include_subdirectories) for c in self.concepts.items()} - self._asked
         if wanted:
             self._asked |= wanted
@@ -91,9 +88,10 @@ class DataPage(FormPage):
     def _counted(self, counts: dict[tuple[str, bool], int | None]) -> None:
         self._counts.update(counts)
         if self.winfo_exists():
-            self.table.refresh(
-                lambda c: c.enabled and self._counts.get((c.path, c.include_subdirectories), 1) is None
-            )
+            self.table.refresh(self._is_missing)
+
+    def _is_missing(self, concept: ConceptConfig) -> bool:
+        return concept.enabled and self._counts.get((concept.path, concept.include_subdirectories), 1) is None
 
     def _count_text(self, concept: ConceptConfig) -> str:
         key = (concept.path, concept.include_subdirectories)
@@ -133,10 +131,8 @@ class DataPage(FormPage):
             self.concepts.add(concepts_of_output(folder))
 
     def _dropped(self, paths: list[Path]) -> None:
-        try:
+        with self.ui.errors_shown():
             self.add(only_folders(paths))
-        except UserError as error:
-            self.ui.error(error)
 
     def focus_field(self, path: str) -> bool:
         if path == "concepts":

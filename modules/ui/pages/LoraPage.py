@@ -73,15 +73,7 @@ class LoraPage(FormPage):
 
     def add(self) -> None:
         """Open the window of a new embedding."""
-        ItemDialog(
-            self.ui,
-            words.NEW_EMBEDDING,
-            EmbeddingConfig(),
-            lambda one: self._added(cast(EmbeddingConfig, one)),
-        ).open()
-
-    def _added(self, one: EmbeddingConfig) -> None:
-        self.table.select([self.embeddings.add([one])])
+        ItemDialog(self.ui, words.NEW_EMBEDDING, EmbeddingConfig(), self.table.append).open()
 
     def focus_field(self, path: str) -> bool:
         if path.startswith(_FIELD):

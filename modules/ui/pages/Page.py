@@ -18,7 +18,6 @@ class Page(ttk.Frame):
 
     Args:
         parent: the middle of the window.
-        ui: shared objects of the window.
         spec: its entry in the sidebar.
     """
 

@@ -294,19 +294,16 @@ class RunsPage(Page):
         run = self._one()
         if run is None:
             return
-        try:
+        with self.ui.errors_shown():
             config = load_layered(None, run.path / "config.json", check=False, model=self.ui.state.model)
-        except UserError as error:
-            self.ui.error(error)
-            return
-        if RunDirectory(run.path).is_mirror:  # training there would mix both runs
-            folder = folder_here(run.path)
-            destination = folder / "model" / Path(config.output_model_destination).name
-            config.workspace_dir, config.output_model_destination = str(folder), str(destination)
-        elif resume:
-            config.continue_last_backup, config.workspace_dir = True, str(run.path)
-        self.ui.state.replace(config, words.SETTINGS_UNDO.format(name=run.path.name), file="")
-        self.ui.status(said.format(name=run.path.name))
+            if RunDirectory(run.path).is_mirror:  # training there would mix both runs
+                folder = folder_here(run.path)
+                destination = folder / "model" / Path(config.output_model_destination).name
+                config.workspace_dir, config.output_model_destination = str(folder), str(destination)
+            elif resume:
+                config.continue_last_backup, config.workspace_dir = True, str(run.path)
+            self.ui.state.replace(config, words.SETTINGS_UNDO.format(name=run.path.name), file="")
+            self.ui.status(said.format(name=run.path.name))
 
     def open_folder(self) -> None:
         """Show the run's folder in the file manager."""

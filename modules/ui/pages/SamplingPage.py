@@ -82,12 +82,7 @@ class SamplingPage(FormPage):
         items = self.samples.items()
         fresh = items[-1].copy_of() if items else SampleConfig()
         fresh.prompt, fresh.enabled = "", True
-        SampleWindow(
-            self.ui, words.NEW_SAMPLE, fresh, lambda sample: self._added(cast(SampleConfig, sample))
-        ).open()
-
-    def _added(self, sample: SampleConfig) -> None:
-        self.table.select([self.samples.add([sample])])
+        SampleWindow(self.ui, words.NEW_SAMPLE, fresh, self.table.append).open()
 
     def focus_field(self, path: str) -> bool:
         if path == "samples" or path.startswith("samples["):

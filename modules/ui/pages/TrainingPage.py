@@ -16,7 +16,6 @@ from modules.ui.state.optimizer_texts import given_by
 from modules.ui.texts import training as words
 from modules.util.config.optimizer.OptimizerParameter import Value
 from modules.util.config.optimizer.tables import parameters_of
-from modules.util.errors import UserError
 
 FIELD = "optimizer.params"
 
@@ -62,10 +61,8 @@ class TrainingPage(FormPage):
         made: dict[str, Any] = {
             one.path: values.pop(one.name, None) for one in parameters_of(kind) if one.field
         }
-        try:
+        with self.ui.errors_shown():
             self.ui.state.set_values({**made, FIELD: values}, words.PARAMETERS_OF.format(name=kind))
-        except UserError as error:
-            self.ui.error(error)
 
     def focus_field(self, path: str) -> bool:
         if path == FIELD:

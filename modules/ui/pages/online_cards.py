@@ -40,12 +40,9 @@ class NamedTable(ttk.Frame):
     """A list of named items (rewards, accelerators) with its buttons and errors.
 
     Args:
-        ui: shared objects of the window.
-        items: the list.
         field: field that holds an item's name.
         known: the names that come with the program.
         what: what one item is called.
-        columns: columns of the table.
     """
 
     def __init__(
@@ -89,9 +86,7 @@ class NamedTable(ttk.Frame):
         )
         if entry is not None:
             setattr(fresh, self._field, entry.name)
-        return self._dialog(
-            words.NEW_ITEM.format(what=self._what), fresh, lambda item: self.table.select([self.items.add([item])])
-        )  # fmt: skip
+        return self._dialog(words.NEW_ITEM.format(what=self._what), fresh, self.table.append)
 
     def _dialog(self, title: str, item: BaseConfig, done: Callable[[Any], None]) -> NamedItemDialog:
         window = NamedItemDialog(self._ui, title, item, done, self._field, self._known)

@@ -32,8 +32,6 @@ class MirrorWatch:
     """Follows at most one run.
 
     Args:
-        ui: shared objects of the window.
-        answers: answers questions for passwords.
         changed: called when ``line`` or the state of the run changes.
         fault: shows an error; the second argument tries again.
     """

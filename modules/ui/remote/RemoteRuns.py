@@ -39,7 +39,6 @@ class RemoteRuns:
     """Does one thing at a time, in a thread that can be cancelled.
 
     Args:
-        ui: shared objects of the window.
         refused: called when the settings have errors.
         heard: called when the state of the watched run changes.
     """

@@ -15,7 +15,6 @@ class PasswordDialog(Dialog):
     """Asks for a password or passphrase.
 
     Args:
-        ui: shared objects of the window.
         question: what is asked for.
         answer: called once, with the text or, if the dialog is closed otherwise, with ``None``.
     """
@@ -54,7 +53,6 @@ class TrustDialog(Dialog):
     """Shows the fingerprint of an unknown computer. Only its button trusts it; Enter and Escape do not.
 
     Args:
-        ui: shared objects of the window.
         unknown: the computer and its key.
         trust: called if the person trusts it.
     """

@@ -69,7 +69,6 @@ class CurvePlot(tk.Canvas):
     """One diagram.
 
     Args:
-        parent: container of the diagram.
         reserved: pixels at 100 % to the left of the legend, used by other widgets.
         from_zero: start the vertical axis at 0, so that the height of a curve is its share.
     """

@@ -31,7 +31,6 @@ class QueueWork:
     """Works through the queue in a thread while the window is open.
 
     Args:
-        ui: shared objects of the window.
         runner: the queue, which starts its runs.
         started: called with the folder of each started run.
     """
@@ -129,10 +128,8 @@ class QueuePanel(ttk.Frame):
         work.look()
 
     def _do(self, command: Callable[[], object]) -> None:
-        try:
+        with self._ui.errors_shown():
             command()
-        except UserError as error:
-            self._ui.error(error)
         self._work.look()
 
     def add(self) -> None:

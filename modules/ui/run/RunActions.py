@@ -30,7 +30,6 @@ class RunActions:
     """Connects the bottom bar and the run.
 
     Args:
-        ui: shared objects of the window.
         check: checks the settings and their files.
         refused: called when there are errors.
         heard: called when polling the run brought news.
@@ -175,16 +174,13 @@ class RunActions:
         if self.control.state not in ("running", "paused"):
             self._ui.status(words.NOTHING_LIVE)
             return
-        try:
+        with self._ui.errors_shown():
             if self.control.is_mirror:
                 self._ui.services.remote.watch.send(kind)
                 return  # that computer answers later
             self.control.post(kind)
-        except UserError as error:
-            self._ui.error(error)
-            return
-        without = kind == "sample" and not self.control.has_prompts
-        self._ui.status(words.NOTHING_TO_SAMPLE if without else words.COMMANDED[kind])
+            without = kind == "sample" and not self.control.has_prompts
+            self._ui.status(words.NOTHING_TO_SAMPLE if without else words.COMMANDED[kind])
 
     def pause_or_resume(self) -> None:
         """Pause or resume, whichever is possible now."""

@@ -22,7 +22,6 @@ class SampleGallery(ttk.Frame):
     """A scrolling canvas that draws only the visible rows.
 
     Args:
-        ui: shared objects of the window.
         resolve: the file behind a reported path.
     """
 

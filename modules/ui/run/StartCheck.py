@@ -22,7 +22,6 @@ class StartCheck:
     """Finds problems of the settings immediately, and of files and model by a dry run.
 
     Args:
-        ui: shared objects of the window.
         is_live: whether training is running; files are not checked then unless ``now`` asks for it.
         changed: called when the known problems change.
         command: command line of the dry run.

@@ -17,7 +17,6 @@ from modules.ui.widgets.ImagePrefetcher import Compared, Shown, prefetcher_of
 from modules.ui.widgets.ThumbGrid import ThumbGrid
 from modules.ui.widgets.tk_support import BAD, FOCUS, GOOD, on_event
 from modules.util.display import counted
-from modules.util.errors import UserError
 
 SMALLEST = 90
 BUDGET = 96 * 2**20
@@ -105,7 +104,8 @@ class VotePanel(ttk.Frame):
         if run is None or self._book is None or self._book.folder != VoteBook(run).folder:
             self._book = None if run is None else VoteBook(run)
         if self._book is not None:
-            self._read(self._book)
+            with self._ui.errors_shown():
+                self._book.refresh()
         waiting = [] if self._book is None else self._book.open_questions()
         first = waiting[0] if waiting else None
         if first is None or first is not self.question:  # another run may have a question of the same key
@@ -114,12 +114,6 @@ class VotePanel(ttk.Frame):
         if len(waiting) != self._open:
             self._open = len(waiting)
             self._changed(self._open)
-
-    def _read(self, book: VoteBook) -> None:
-        try:
-            book.refresh()
-        except UserError as error:
-            self._ui.error(error)
 
     def _show(self, question: Question | None) -> None:
         self.question = question
@@ -199,9 +193,7 @@ class VotePanel(ttk.Frame):
     def _give(self, vote: Vote) -> None:
         if self._book is None or self.question is None:
             return
-        try:
+        with self._ui.errors_shown():
             self._book.give(self.question.key, vote)
-        except UserError as error:
-            self._ui.error(error)
         self.look(self._book.folder.parent)
         self._mark()

@@ -20,7 +20,6 @@ class AccountDialog(Dialog):
     """Enter, replace or remove the token; a stored one is never shown.
 
     Args:
-        ui: shared objects of the window.
         path: the secrets file.
     """
 

@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from modules.ui.dialogs import ask_buttons, ask_choice, ask_text, show_notes
+from modules.ui.dialogs import ask_buttons, ask_choice, ask_text, confirm, show_notes
 from modules.ui.state.PresetStore import Preset, PresetStore
 from modules.ui.state.SessionStore import WindowMemory
 from modules.ui.texts import files as words
@@ -26,7 +26,6 @@ class FileActions:
     """Performs the actions and tracks the path of the open config.
 
     Args:
-        ui: shared objects of the window.
         memory: stores the recent files.
         presets: the presets to choose from.
         changed: called when the path or the saved state changed.
@@ -134,8 +133,7 @@ class FileActions:
         What another program has written into the file since is replaced only after a question.
         """
         question = words.CHANGED_QUESTION.format(path=path)
-        buttons = (words.REPLACE, words.CANCEL)
-        if self._has_changed(path) and ask_buttons(self._ui, words.CHANGED_TITLE, question, buttons) != 0:
+        if self._has_changed(path) and not self._may_overwrite(words.CHANGED_TITLE, question):
             return False
         try:
             self._ui.state.config.save(os.path.realpath(path))  # a link stays one
@@ -153,6 +151,9 @@ class FileActions:
         said = words.SAVED_WITH_UNREADABLE if unread else words.SAVED
         self._ui.status(said.format(path=path, fields=counted(unread, "field")))
         return True
+
+    def _may_overwrite(self, title: str, question: str) -> bool:
+        return confirm(self._ui, title, question, words.REPLACE, words.CANCEL)
 
     def _see(self, path: Path) -> None:
         self._seen[str(path)] = _digest(path)
@@ -223,18 +224,14 @@ class FileActions:
     def keep_preset(self) -> None:
         """Ask for a name and save the settings as a preset. A preset of that name is replaced only after a question."""
         name = ask_text(self._ui, words.KEEP_TITLE, words.KEEP_QUESTION)
-        if name:
-            try:
-                path = self.presets.path_for(name)
-                question = words.REPLACE_QUESTION.format(name=path.stem)
-                buttons = (words.REPLACE, words.CANCEL)
-                if path.exists() and ask_buttons(self._ui, words.KEEP_TITLE, question, buttons) != 0:
-                    return
+        if not name:
+            return
+        with self._ui.errors_shown():
+            path = self.presets.path_for(name)
+            question = words.REPLACE_QUESTION.format(name=path.stem)
+            if not path.exists() or self._may_overwrite(words.KEEP_TITLE, question):
                 made = self.presets.save(name, self._ui.state.config)
-            except UserError as error:
-                self._ui.error(error)
-                return
-            self._ui.status(words.KEPT.format(path=made.path))
+                self._ui.status(words.KEPT.format(path=made.path))
 
     def remove_preset(self) -> None:
         """Ask which of the person's own presets to delete."""
@@ -245,12 +242,9 @@ class FileActions:
         labels = [preset.label for preset in own]
         index = ask_choice(self._ui, words.REMOVE_TITLE, words.REMOVE_QUESTION, labels)
         if index is not None:
-            try:
+            with self._ui.errors_shown():
                 self.presets.delete(own[index])
-            except UserError as error:
-                self._ui.error(error)
-                return
-            self._ui.status(words.REMOVED.format(path=own[index].path))
+                self._ui.status(words.REMOVED.format(path=own[index].path))
 
 
 def _digest(path: Path) -> str:

@@ -86,12 +86,9 @@ class ForecastLine(ttk.Frame):
         if memory is None or not memory.saving:
             return
         changes = self._changes
-        try:
+        with self._ui.errors_shown():
             self._ui.state.set_values(dict(memory.saving), words.MAKE_IT_FIT)
-        except UserError as error:
-            self._ui.error(error)
-            return
-        self._ui.status(words.MADE_TO_FIT.format(changes=changes))
+            self._ui.status(words.MADE_TO_FIT.format(changes=changes))
 
     def measure_or_cancel(self) -> None:
         """Measure the time of a step in the background, or cancel that."""

@@ -24,8 +24,6 @@ class PresetMenu(ttk.Menubutton):
     """Opens with a click, Space or Down. The entries are read each time.
 
     Args:
-        parent: the bar that contains it.
-        ui: shared objects of the window.
         files: has the presets, and does what the entries say.
     """
 

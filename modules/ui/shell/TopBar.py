@@ -21,8 +21,6 @@ class TopBar(ttk.Frame):
     """Buttons for the actions of the window. Most have keys too.
 
     Args:
-        parent: the window.
-        ui: shared objects of the window.
         actions: actions of its buttons and menu.
         files: has the presets and the config files opened last.
     """

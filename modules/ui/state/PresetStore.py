@@ -28,7 +28,6 @@ class Preset:
     """One preset.
 
     Args:
-        path: its file.
         name: file name without the mark of built-in presets.
         family: its folder; empty for presets in no folder.
         built_in: whether it is part of the program.

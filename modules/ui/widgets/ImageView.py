@@ -96,6 +96,11 @@ class ImageView(tk.Canvas):
         inset = 2 * BORDER
         return max(1, self.winfo_width() - inset), max(1, self.winfo_height() - inset)
 
+    @property
+    def settled(self) -> bool:
+        """True if the image is on the screen, cannot be shown, or there is none."""
+        return self.path is None or self.shown == self.path or self._prefetcher.failure(self.path) is not None
+
     def show(self, path: Shown | None, caption: str = "") -> None:
         """Show an image, or a placeholder until it is decoded."""
         self.path, self._caption = path, caption

@@ -17,8 +17,6 @@ class ScrollFrame(ttk.Frame):
     """A scrolling frame. Put content into ``inside``.
 
     Args:
-        parent: container of the frame.
-        theme: colours.
         auto_hide: show the scrollbar only if needed.
         fill: make the content at least as high as the visible area.
     """
