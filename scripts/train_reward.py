@@ -150,7 +150,8 @@ def answer_comparisons(folder: Path, images: Path) -> list[Comparison]:
         UserError: the folder is open in a window.
         DataError: images are gone.
     """
-    base, found, missing = images.resolve(), [], []
+    base, found = images.resolve(), list[Comparison]()
+    missing: set[str] = set()
     prompts: dict[str, str] = {}
     with CurationStore(folder) as store:
         events = store.events()
@@ -161,27 +162,26 @@ def answer_comparisons(folder: Path, images: Path) -> list[Comparison]:
                 prompts[event.group_key] = pairs[pair_id]["prompt"]
     marks = Marks(events)
     answered = marks.groups()
+
+    def both(better: str, worse: str) -> tuple[Path, Path] | None:
+        """Two images, unless one of them is missing."""
+        paths = (base / better).resolve(), (base / worse).resolve()
+        lost = {str(path) for path in paths if not path.is_relative_to(base) or not path.is_file()}
+        missing.update(lost)
+        return None if lost else paths
+
     for event in valid_answers(events):
         for better, worse, tie in _answer_pairs(event):
             answered.add(event.group_key)
-            paths = [(base / name).resolve() for name in (better, worse)]
-            lost = [str(path) for path in paths if not path.is_relative_to(base) or not path.is_file()]
-            missing += lost
-            if not lost:
+            if paths := both(better, worse):
                 group = prompts.get(event.group_key) or _prompt_of(paths[0]) or event.group_key
-                found.append(Comparison(paths[0], paths[1], group, tie=tie))
+                found.append(Comparison(*paths, group, tie=tie))
     for one in marks.comparisons():
-        paths = [(base / name).resolve() for name in (one.better, one.worse)]
-        lost = [str(path) for path in paths if not path.is_relative_to(base) or not path.is_file()]
-        missing += lost
-        if not lost:
-            found.append(
-                Comparison(paths[0], paths[1], one.prompt, worse_group=one.worse_prompt, weight=one.weight)
-            )
+        if paths := both(one.better, one.worse):
+            found.append(Comparison(*paths, one.prompt, worse_group=one.worse_prompt, weight=one.weight))
     if missing:
         raise DataError(
-            f"{len(set(missing))} images that were judged are "
-            f"missing:\n{list_offenders(sorted(set(missing)))}",
+            f"{len(missing)} images that were judged are missing:\n{list_offenders(sorted(missing))}",
             "--images",
             "give the folder the images were picked from",
         )
@@ -207,7 +207,7 @@ def listed_comparisons(file: Path) -> list[Comparison]:
     Raises:
         DataError: it is not such a list, or images are gone.
     """
-    listed = parse_json(sys.stdin.buffer.read() if str(file) == "-" else read_bytes(file), str(file))
+    listed = _read_list(file)
     names = ("better", "worse", "prompt")
     if not isinstance(listed, list) or not all(
         isinstance(row, dict)
@@ -237,6 +237,10 @@ def listed_comparisons(file: Path) -> list[Comparison]:
     return found
 
 
+def _read_list(file: Path) -> object:
+    return parse_json(sys.stdin.buffer.read() if str(file) == "-" else read_bytes(file), str(file))
+
+
 def _is_weight(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MOST_WEIGHT
 
@@ -247,7 +251,7 @@ def listed_images(file: Path) -> set[Path]:
     Raises:
         DataError: it is not such a list.
     """
-    listed = parse_json(sys.stdin.buffer.read() if str(file) == "-" else read_bytes(file), str(file))
+    listed = _read_list(file)
     if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
         raise DataError(f"{file} is not a list of paths", "--fit-images")
     return {Path(one).resolve() for one in listed}
@@ -352,24 +356,30 @@ def _cached(
     known = sha256(told.encode() + image_BCHW.numpy().tobytes() + extract.fingerprint())
     file = cache / f"{known.hexdigest()}.npy"
     if file.is_file():
-        try:
-            found = torch.from_numpy(np.load(file, allow_pickle=False))
-        except (OSError, ValueError, EOFError):
-            print(f"{file} is damaged and is made again", file=sys.stderr)
-        else:
-            if (
-                found.shape == (1, extract.width)
-                and found.dtype == torch.float32
-                and torch.isfinite(found).all()
-            ):
-                return found
-            print(f"{file} is damaged and is made again", file=sys.stderr)
+        if (found := _saved_row(file, extract.width)) is not None:
+            return found
+        print(f"{file} is damaged and is made again", file=sys.stderr)
     made = extract(image_BCHW, [prompt])
-    stream = BytesIO()
-    np.save(stream, made.numpy())
-    cache.mkdir(parents=True, exist_ok=True)
-    write_bytes(file, stream.getvalue())
+    save_array(file, made.numpy())
     return made
+
+
+def _saved_row(file: Path, width: int) -> torch.Tensor | None:
+    """The features (1, width) of a file; ``None`` if it is damaged."""
+    try:
+        found = torch.from_numpy(np.load(file, allow_pickle=False))
+    except (OSError, ValueError, EOFError):
+        return None
+    whole = found.shape == (1, width) and found.dtype == torch.float32 and torch.isfinite(found).all()
+    return found if whole else None
+
+
+def save_array(file: Path, array: np.ndarray) -> None:
+    """Write a file of numpy completely or not at all, in a folder that is made where it is missing."""
+    stream = BytesIO()
+    np.save(stream, array)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(file, stream.getvalue())
 
 
 def gather(options: argparse.Namespace) -> list[Comparison]:

@@ -7,7 +7,6 @@ import math
 import sys
 import time
 import tkinter as tk
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
@@ -18,25 +17,11 @@ from PIL import Image
 from modules.ui.captions.CaptionsPage import CaptionsPage
 from modules.ui.captions.CaptionsWindow import CaptionsWindow
 from modules.ui.shell.tool_windows import program_window
+from scripts.benchmarks._window import heavy_packages, live_for, live_until
 
-PATIENCE = 120.0
 THINKING = 0.05
 SIDE = 2048
 WALK = ("Right", "Down", "Right", "Down", "Left", "End", "Up", "Home", "Down")
-
-
-def live_until(root: tk.Tk, done: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not done():
-        if time.monotonic() > end:
-            raise TimeoutError
-        root.update()
-        time.sleep(0.0005)
-
-
-def live_for(root: tk.Tk, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    live_until(root, lambda: time.monotonic() >= end)
 
 
 def paint(root: tk.Tk, page: CaptionsPage, large: Path, moves: int) -> list[float]:
@@ -107,7 +92,6 @@ def main(source: Path, keys: int) -> None:
         found_cpu.append(time.process_time() - worked)
         live_for(root, THINKING)
     brush = paint(root, page, source / "00000.png", keys)
-    heavy = sorted({"torch", "diffusers", "transformers", "peft"} & set(sys.modules))
     result = {
         "open": opened,
         "read": read,
@@ -116,7 +100,7 @@ def main(source: Path, keys: int) -> None:
         "find": median(found),
         "find_cpu": median(found_cpu),
         "brush": brush,
-        "heavy": heavy,
+        "heavy": heavy_packages(),
     }
     print(json.dumps(result))
     tool.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +15,12 @@ from modules.model.Model import Model
 from modules.model.noising.schedule import DiscreteSchedule, FlowSchedule
 from modules.modelSetup.families.StableDiffusionSetup import StableDiffusionSetup
 from modules.modelSetup.sample_images import SampleRequest, sample
-from modules.util.jsonio import write_bytes
 from modules.util.rng import digest64
 from scripts.benchmarks._taste_images import Images
 from scripts.demo.denoiser import SCHEDULER
 from scripts.demo.sampling import CFG_SCALE, load_model, to_pixels
 from scripts.demo.world import SIZE, Pixels, Wish
+from scripts.train_reward import save_array
 
 
 class FlowSetup(StableDiffusionSetup):
@@ -73,9 +72,6 @@ class Bank:
     seeds: list[int]
     each: int
 
-    def rgb(self) -> torch.Tensor:
-        return torch.from_numpy(np.stack(self.images.pixels)).permute(0, 3, 1, 2).float() / 255
-
     def first(self, each: int) -> Bank:
         """The first images of each prompt."""
         places = [i for i in range(len(self.seeds)) if i % self.each < each]
@@ -101,10 +97,7 @@ def bank(
     for n in range(each):
         file = work / f"seed-{seed}-{steps}" / f"{kind}-{len(wishes)}-{n:02d}.npy"
         if not file.is_file():
-            stream = BytesIO()
-            np.save(stream, np.stack(make(model, wishes, [row[n] for row in seeds], steps)))
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_bytes(file, stream.getvalue())
+            save_array(file, np.stack(make(model, wishes, [row[n] for row in seeds], steps)))
         columns.append(np.load(file))
     pixels = [columns[n][p] for p in range(len(wishes)) for n in range(each)]
     return Bank(

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import quantiles
 from typing import Any
 
 Work = Callable[[], object]
@@ -45,15 +45,8 @@ class Quartiles:
     @staticmethod
     def of(values: Sequence[float]) -> Quartiles:
         """Quartiles of at least one value, by linear interpolation."""
-        ordered = sorted(values)
-
-        def at(share: float) -> float:
-            place = share * (len(ordered) - 1)
-            below = int(place)
-            above = min(below + 1, len(ordered) - 1)
-            return ordered[below] + (place - below) * (ordered[above] - ordered[below])
-
-        return Quartiles(at(0.25), median(ordered), at(0.75))
+        low, middle, high = quantiles(values, method="inclusive") if len(values) > 1 else 3 * [*values]
+        return Quartiles(low, middle, high)
 
 
 @dataclass(frozen=True)
@@ -169,9 +162,14 @@ def table(results: Sequence[Result]) -> str:
                 _verdict(result),
             ]
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    lines.insert(1, "  ".join("-" * width for width in widths))
+    return in_columns(rows)
+
+
+def in_columns(rows: Sequence[Sequence[str]]) -> str:
+    """Plain text of rows whose first is the heads of their columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lined = [rows[0], ["-" * width for width in widths], *rows[1:]]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in lined)
     return "\n".join(line.rstrip() for line in lines)
 
 

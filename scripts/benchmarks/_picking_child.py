@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-import tkinter as tk
-from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,26 +15,10 @@ started = time.perf_counter(), time.process_time()
 from modules.ui.curation.DPOCurationWindow import DPOCurationWindow  # noqa: E402
 from modules.ui.curation.windows import make_window  # noqa: E402
 from modules.ui.state.SessionStore import SessionStore  # noqa: E402
+from scripts.benchmarks._window import heavy_packages, live_for, live_until  # noqa: E402
 
-PATIENCE = 60.0
 THINKING = 0.15
 """Seconds between two keys: those of a quick person, with time to decode ahead as in real use."""
-
-
-def live_until(root: tk.Tk, done: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not done():
-        if time.monotonic() > end:
-            raise TimeoutError
-        root.update()
-        time.sleep(0.0005)
-
-
-def live_for(root: tk.Tk, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        root.update()
-        time.sleep(0.002)
 
 
 def main(source: Path, work: Path, keys: int) -> None:
@@ -73,8 +55,8 @@ def main(source: Path, work: Path, keys: int) -> None:
             cpu.append(time.process_time() - worked)
         live_for(root, THINKING if asked else 5 * THINKING)
     tool.close()
-    heavy = sorted({"torch", "diffusers", "transformers", "peft"} & set(sys.modules))
-    print(json.dumps({"window": window, "first": first, "wall": wall, "cpu": cpu, "heavy": heavy}))
+    found = {"window": window, "first": first, "wall": wall, "cpu": cpu}
+    print(json.dumps({**found, "heavy": heavy_packages()}))
 
 
 if __name__ == "__main__":

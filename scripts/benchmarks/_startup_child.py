@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from modules.ui.MainWindow import MainWindow  # noqa: E402
 from modules.ui.state.SessionStore import SessionStore, WindowMemory  # noqa: E402
+from scripts.benchmarks._window import heavy_packages  # noqa: E402
 
 
 def main() -> int:
@@ -46,7 +47,7 @@ def main() -> int:
         field.event_generate(f"<KeyPress-{key}>")
         window.update()
         keys.append(time.perf_counter() - start)
-    heavy = sorted({"torch", "diffusers", "transformers", "peft"} & set(sys.modules))
+    heavy = heavy_packages()
     window.quit_window()
     found = {
         "window": shown, "window_cpu": shown_cpu, "pages": pages, "pages_cpu": pages_cpu,

@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -32,7 +31,7 @@ from modules.reward.head_training import (  # noqa: E402
 from modules.reward.preference_head import UsualFit, load_head, save_head  # noqa: E402
 from modules.reward.taste_head import Answers, TasteHead, fit_taste, information  # noqa: E402
 from modules.util.errors import UserError  # noqa: E402
-from modules.util.jsonio import write_bytes, write_json, write_text  # noqa: E402
+from modules.util.jsonio import write_json, write_text  # noqa: E402
 from modules.util.rng import digest64, python_random  # noqa: E402
 from scripts.benchmarks._taste_images import Images, wishes_of  # noqa: E402
 from scripts.benchmarks._taste_picking import with_the_grid, with_the_pair_tool  # noqa: E402
@@ -60,6 +59,7 @@ from scripts.demo.plan import FULL, Journey  # noqa: E402
 from scripts.demo.sampling import DEMO_MODEL, FAMILY, load_model, sample_pixels  # noqa: E402
 from scripts.demo.taste import Person, Taste  # noqa: E402
 from scripts.demo.training import Trained, as_settings, train, twin_settings  # noqa: E402
+from scripts.train_reward import save_array  # noqa: E402
 
 SLIPS = 0.1
 INDIFFERENCE = 0.03
@@ -80,10 +80,7 @@ def make_part(work: Path, seed: int, kind: str, part: int) -> None:
     index = range(part * PART, min((part + 1) * PART, len(wishes)))
     seeds = seeds_of(kind, seed, len(wishes))
     pixels = sample_pixels(load_model(), [wishes[i].caption() for i in index], [seeds[i] for i in index])
-    stream = BytesIO()
-    np.save(stream, np.stack(pixels))
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(file, stream.getvalue())
+    save_array(file, np.stack(pixels))
 
 
 def read_images(work: Path, seed: int, kind: str, answers: int) -> Images:
@@ -112,11 +109,8 @@ def look(work: Path, seed: int, kind: str, answers: int, extract: FrozenFeatures
     if file.is_file():
         features = torch.from_numpy(np.load(file))
     else:
-        rgb = torch.from_numpy(np.stack(images.pixels)).permute(0, 3, 1, 2).float() / 255
-        features = extract(rgb, images.prompts)
-        stream = BytesIO()
-        np.save(stream, features.numpy())
-        write_bytes(file, stream.getvalue())
+        features = extract(images.rgb(), images.prompts)
+        save_array(file, features.numpy())
     return Seen(images, features, extract.parts)
 
 
@@ -336,8 +330,7 @@ def _usual_fit(seen: Seen, person: Asked, extract: FrozenFeatures) -> UsualFit |
     shown = seen.images.only(
         sorted({place for first, second, _ in person.given for place in (first, second)})
     )
-    rgb = torch.from_numpy(np.stack(shown.pixels)).permute(0, 3, 1, 2).float() / 255
-    return UsualFit.of(extract.prompt_fit(rgb, shown.prompts))
+    return UsualFit.of(extract.prompt_fit(shown.rgb(), shown.prompts))
 
 
 def pair_accuracy(said: Sequence[float], images: Images, taste: Taste, seed: int) -> float:
@@ -418,12 +411,12 @@ def _judge(work: Path, cell: Cell, taste: Taste, adapter: Path) -> dict[str, Any
     before = Images(wishes, [base.pixels[i] for i in judged])
     after = Images(wishes, pixels)
     liking, ours = base.scores(taste), after.scores(taste)
-    reached = float(np.mean(ours))
+    reached, encoder = float(np.mean(ours)), (create_model_setup(FAMILY), load_model())
     return {
         "win_rate": win_rate(ours, [liking[i] for i in judged]),
         "best_of_n": best_of_n([[liking[i] for i in group] for group in prompts], reached, MOST_N),
         "fidelity_loss": _faithful(before) - _faithful(after),
-        "diversity_ratio": _diversity(after) / _diversity(before),
+        "diversity_ratio": after.diversity(*encoder) / before.diversity(*encoder),
         "liking_before": float(np.mean([liking[i] for i in judged])),
         "liking_after": reached,
         "judged": len(judged),
@@ -432,16 +425,6 @@ def _judge(work: Path, cell: Cell, taste: Taste, adapter: Path) -> dict[str, Any
 
 def _faithful(images: Images) -> float:
     return fidelity(images.readings(), images.wishes)["all"]
-
-
-@torch.no_grad()
-def _diversity(images: Images) -> float:
-    """Mean distance between the latents of two images of one prompt."""
-    model, setup = load_model(), create_model_setup(FAMILY)
-    rgb = torch.from_numpy(np.stack(images.pixels)).permute(0, 3, 1, 2).float() / 255
-    latents = torch.cat([setup.encode_image(model, part) for part in rgb.split(25)]).flatten(1)
-    apart = [torch.pdist(latents[group]).mean() for group in images.by_prompt().values()]
-    return float(torch.stack(apart).mean())
 
 
 def do(told: Mapping[str, Any]) -> None:

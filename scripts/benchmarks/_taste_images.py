@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import torch
 
+from modules.model.Model import Model
+from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from scripts.benchmarks._taste_spec import IMAGES_PER_PROMPT, JUDGED_PROMPTS, MOST_N, SURPLUS
 from scripts.demo.judge import Reading, read_image
 from scripts.demo.pairs import prompt_split
@@ -25,6 +28,21 @@ class Images:
     @property
     def prompts(self) -> list[str]:
         return [wish.caption() for wish in self.wishes]
+
+    def rgb(self) -> torch.Tensor:
+        """The images (N, 3, H, W) in [0, 1]."""
+        return torch.from_numpy(np.stack(self.pixels)).permute(0, 3, 1, 2).float() / 255
+
+    def latents(self, setup: BaseModelSetup, model: Model) -> torch.Tensor:
+        """The images as the autoencoder of a model gives them, (N, C, h, w)."""
+        return torch.cat([setup.encode_image(model, part) for part in self.rgb().split(25)])
+
+    @torch.no_grad()
+    def diversity(self, setup: BaseModelSetup, model: Model) -> float:
+        """Mean distance between the latents of two images of one prompt."""
+        latents = self.latents(setup, model).flatten(1)
+        apart = [torch.pdist(latents[group]).mean() for group in self.by_prompt().values()]
+        return float(torch.stack(apart).mean())
 
     def readings(self) -> list[Reading]:
         """The judge's reading of each image."""

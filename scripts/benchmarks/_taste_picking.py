@@ -102,7 +102,6 @@ class Marked:
     Args:
         count: likes and dislikes.
         comparisons: the better and the worse image of each comparison that a head learns from.
-        weights: weights of the comparisons.
     """
 
     count: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from scripts.demo.loop import Loop, new_project, one_round
 from scripts.demo.pairs import prompt_split
 from scripts.demo.plan import LOOP, Journey
 from scripts.demo.taste import Person
-from scripts.demo.training import images_of_training
+from scripts.demo.training import images_of_training, seconds_of_children
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ def play(cells: Sequence[Cell], person: Person, folder: Path) -> Iterator[Reache
     loop = Loop(Journey(folder, cells[0].seed, LOOP))
     project = new_project(loop, prompt_split(cells[0].seed)[0])
     asked = given = images = 0
-    begin = _children()
+    begin = seconds_of_children()
     for cell in cells:
         while asked < cell.answers:
             if asked:
@@ -61,12 +60,7 @@ def play(cells: Sequence[Cell], person: Person, folder: Path) -> Iterator[Reache
                 EventReader(project.round.run.events_path).poll()
             )
         one = project.round
-        yield Reached(cell, one.adapter_path, one.taste_path, given, images, _children() - begin)
-
-
-def _children() -> float:
-    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return spent.ru_utime + spent.ru_stime
+        yield Reached(cell, one.adapter_path, one.taste_path, given, images, seconds_of_children() - begin)
 
 
 def as_row(reached: Reached) -> dict[str, Any]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from modules.util.errors import ConfigError
 from scripts.demo.taste import TASTES, Taste
@@ -128,9 +128,6 @@ class Cell:
     def asked(self) -> int:
         """Number of answers in the pair tool that need the same number of images."""
         return self.answers * (GRID_IMAGES if self.method_spec.order == "grid" else 1)
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def pool_prompts(answers: int) -> int:

@@ -109,7 +109,7 @@ class Pool:
     @classmethod
     def of(cls, model: Model, made: Bank) -> Pool:
         prompts = made.images.prompts
-        latents = torch.cat([SETUP.encode_image(model, part) for part in made.rgb().split(25)])
+        latents = made.images.latents(SETUP, model)
         return cls(latents, initial_noise(made.seeds, LATENT)[0], prompts, SETUP.encode_text(model, prompts))
 
     def batch(self, places: Sequence[int], visit: int) -> ImageBatch:
@@ -190,14 +190,6 @@ def errors(model: Model, pool: Pool, seed: int) -> dict[str, list[float]]:
 # -- measuring -------------------------------------------------------------------------------------------------
 
 
-@torch.no_grad()
-def diversity(model: Model, made: Bank) -> float:
-    """Mean distance between the latents of two images of one prompt."""
-    latents = torch.cat([SETUP.encode_image(model, part) for part in made.rgb().split(25)]).flatten(1)
-    apart = [torch.pdist(latents[group]).mean() for group in made.images.by_prompt().values()]
-    return float(torch.stack(apart).mean())
-
-
 def measure(model: Model, taste: str, curve: Bank, steps: int) -> dict[str, Any]:
     """Compare the model with its adapter with the base model on the same prompts and seeds."""
     before = curve.first(JUDGED_EACH)
@@ -211,7 +203,7 @@ def measure(model: Model, taste: str, curve: Bank, steps: int) -> dict[str, Any]
         "win_rate": win_rate(ours, theirs),
         "best_of_n": best_of_n(groups, float(np.mean(ours)), curve.each),
         "fidelity_loss": was - now,
-        "diversity_ratio": diversity(model, after) / diversity(model, before),
+        "diversity_ratio": after.images.diversity(SETUP, model) / before.images.diversity(SETUP, model),
         "fidelity_before": was,
         "liking_before": float(np.mean(theirs)),
         "liking_after": float(np.mean(ours)),

@@ -16,14 +16,14 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from modules.util.errors import ConfigError, UserError
 from modules.util.files.result_file import check_result_file, text_with
 from modules.util.jsonio import read_json, write_text
-from scripts.benchmarks._measure import Quartiles
+from scripts.benchmarks._measure import Quartiles, in_columns
 from scripts.benchmarks._taste_picture import learning_curve
 from scripts.benchmarks._taste_spec import (
     FINISHED,
@@ -160,7 +160,7 @@ def run(options: argparse.Namespace) -> list[Row]:
     rows = [row_file(work, cell, file) for cell in cells]
     missing = [cell for cell, row in zip(cells, rows, strict=True) if not row.is_file()]
     told = [
-        {"what": "rows", "work": str(work), "cells": [one.to_dict() for one in same], "taste_file": file}
+        {"what": "rows", "work": str(work), "cells": [asdict(one) for one in same], "taste_file": file}
         for same in together(missing)
     ]
     _all(told, jobs, lambda one: ", ".join(Cell(**cell).key for cell in one["cells"]))
@@ -233,7 +233,7 @@ def table(rows: Sequence[Row]) -> str:
             for figure in FIGURES
             if (told := summarise(own, figure)) is not None
         ]
-    return f"{_columns([head, *lines])}\n\n{_columns(summary)}"
+    return f"{in_columns([head, *lines])}\n\n{in_columns(summary)}"
 
 
 def summarise(rows: Sequence[dict[str, Any]], figure: str) -> tuple[str, str, str] | None:
@@ -257,11 +257,3 @@ def summarise(rows: Sequence[dict[str, Any]], figure: str) -> tuple[str, str, st
 
 def _text(value: Any) -> str:
     return "" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
-    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
