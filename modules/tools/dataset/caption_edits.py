@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from modules.tools.dataset.captioning import captioned_images
+from modules.tools.dataset.captioning import Tell, captioned_images
 from modules.tools.dataset.files import MAX_CAPTION, DataImage, find_images
 from modules.tools.dataset.tags import Edit
 from modules.tools.Journal import Journal
@@ -18,7 +18,6 @@ from modules.util.jsonio import read_bytes
 from modules.util.owned_files import shown
 
 JOB = "caption-edits"
-Tell = Callable[[int, str], None]
 
 
 class Caption(NamedTuple):

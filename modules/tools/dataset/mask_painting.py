@@ -146,21 +146,17 @@ class Painting:
 
     def fill_all(self, level: int) -> Area:
         """Set all pixels to one level."""
-        self.begin()
-        area = self._whole()
-        self.levels[:] = level
-        self._touched = area
-        self.end()
-        return area
+        return self._repaint(numpy.full_like(self.levels, level))
 
     def invert(self) -> Area:
         """Swap learned and hidden areas."""
+        return self._repaint(WHITE_LEVEL - self.levels)
+
+    def _repaint(self, levels: numpy.ndarray) -> Area:
         self.begin()
-        area = self._whole()
-        self.levels = WHITE_LEVEL - self.levels
-        self._touched = area
+        self.levels, self._touched = levels, Area(0, 0, *self.size)
         self.end()
-        return area
+        return Area(0, 0, *self.size)
 
     def end(self) -> None:
         """End a stroke, which can be undone from now on."""
@@ -186,9 +182,6 @@ class Painting:
             mixed = before + (level - before.astype(numpy.float32)) * strength
             self.levels[area.place][chosen] = numpy.floor(mixed + 0.5).astype(numpy.uint8)[chosen]
         self._touched = area.joined(self._touched)
-
-    def _whole(self) -> Area:
-        return Area(0, 0, *self.size)
 
     # --- taking back ----------------------------------------------------------------------------------------------
 

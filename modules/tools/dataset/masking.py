@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy
 from PIL import Image, ImageColor, ImageFilter, ImageOps
 
-from modules.tools.dataset.captioning import Outcome, opened_rgb
+from modules.tools.dataset.captioning import Outcome, Tell, opened_rgb
 from modules.tools.dataset.files import DataImage, shared_files
 from modules.tools.Journal import Journal
 from modules.util.errors import ConfigError, DataError, list_offenders
@@ -29,7 +30,6 @@ WHITE, TRANSPARENT = "white", "transparent"
 
 Select = Callable[[Image.Image], numpy.ndarray]
 """Maps an upright image to its selected pixels: booleans (height, width)."""
-Tell = Callable[[int, str], None]
 
 
 class Mode(StrEnum):
@@ -220,17 +220,10 @@ def opened_image(path: Path) -> Image.Image:
     Raises:
         DataError: it is unreadable or too large.
     """
-    try:
-        with Image.open(path) as opened:
-            if opened.width * opened.height > MAX_PIXELS:
-                raise DataError(f"{path.name} is too large: {opened.width} x {opened.height} pixels")
-            clear = opened.mode in ("RGBA", "LA", "PA") or "transparency" in opened.info
-            alpha = ImageOps.exif_transpose(opened).convert("RGBA").getchannel("A") if clear else None
+    with _opened(path) as opened:
+        clear = opened.mode in ("RGBA", "LA", "PA") or "transparency" in opened.info
+        alpha = ImageOps.exif_transpose(opened).convert("RGBA").getchannel("A") if clear else None
         image = opened_rgb(path)
-    except DataError:
-        raise
-    except IMAGE_ERRORS as error:
-        raise DataError(f"{path.name} is unreadable: {error}") from error
     if alpha is not None:
         image.putalpha(alpha)
     return image
@@ -242,22 +235,29 @@ def opened_mask(path: Path) -> Image.Image:
     Raises:
         DataError: it is unreadable or too large.
     """
+    with _opened(path) as opened:
+        mask = ImageOps.exif_transpose(opened)
+        if mask.mode.startswith("I;16"):
+            return Image.fromarray(numpy.floor(numpy.asarray(mask) / 257 + 0.5).astype(numpy.uint8))
+        if mask.mode in ("I", "F"):
+            levels = numpy.nan_to_num(numpy.asarray(mask, numpy.float64), posinf=0.0, neginf=0.0).clip(0)
+            top = float(levels.max(initial=0.0))
+            white = next((level for level in (1.0, 255.0, 65535.0) if top <= level), top)
+            return Image.fromarray(numpy.floor(levels * (255 / white) + 0.5).astype(numpy.uint8))
+        if mask.mode in ("RGBA", "LA", "PA") or "transparency" in mask.info:
+            clear = mask.convert("RGBA")
+            mask = Image.alpha_composite(Image.new("RGBA", clear.size, (0, 0, 0, 255)), clear)
+        return mask.convert("RGB").convert("L")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    """Open an image or mask for the duration of a block. Raises ``DataError`` if it is unreadable or too large."""
     try:
         with Image.open(path) as opened:
             if opened.width * opened.height > MAX_PIXELS:
                 raise DataError(f"{path.name} is too large: {opened.width} x {opened.height} pixels")
-            mask = ImageOps.exif_transpose(opened)
-            if mask.mode.startswith("I;16"):
-                return Image.fromarray(numpy.floor(numpy.asarray(mask) / 257 + 0.5).astype(numpy.uint8))
-            if mask.mode in ("I", "F"):
-                levels = numpy.nan_to_num(numpy.asarray(mask, numpy.float64), posinf=0.0, neginf=0.0).clip(0)
-                top = float(levels.max(initial=0.0))
-                white = next((level for level in (1.0, 255.0, 65535.0) if top <= level), top)
-                return Image.fromarray(numpy.floor(levels * (255 / white) + 0.5).astype(numpy.uint8))
-            if mask.mode in ("RGBA", "LA", "PA") or "transparency" in mask.info:
-                clear = mask.convert("RGBA")
-                mask = Image.alpha_composite(Image.new("RGBA", clear.size, (0, 0, 0, 255)), clear)
-            return mask.convert("RGB").convert("L")
+            yield opened
     except DataError:
         raise
     except IMAGE_ERRORS as error:
