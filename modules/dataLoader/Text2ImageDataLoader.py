@@ -13,7 +13,7 @@ from modules.dataLoader.long_prompts import told_of
 from modules.dataLoader.mixin.DataLoaderMgdsMixin import DataLoaderMgdsMixin
 from modules.dataLoader.mixin.DataLoaderText2ImageMixin import DataLoaderText2ImageMixin, EncodeTask
 from modules.dataLoader.mixin.DataLoaderTextsMixin import TextTask
-from modules.dataLoader.progress import in_threads
+from modules.dataLoader.progress import in_threads, reported
 from modules.dataLoader.source import TOGETHER
 from modules.dataLoader.unused_words import check_words_are_used
 from modules.pipeline.cache.CompleteSets import CompleteSets
@@ -117,9 +117,8 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
     def _digest_files(self) -> None:
         paths = self.files.without_digest(path for item in self.units.items() for path in item.paths)
         digests = in_threads(self.files.digest, paths, self.threads, 256, TOGETHER)
-        for done, _ in enumerate(digests, 1):
-            if done % 64 == 0 or done == len(paths):
-                self._report("reading images", done, len(paths))
+        for _ in reported(digests, self.progress, "reading images", len(paths)):
+            pass
         self.files.flush()
 
     def fill(self, tasks: Sequence[EncodeTask]) -> None:

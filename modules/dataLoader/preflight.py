@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -128,27 +128,26 @@ class PreflightReport:
 
 
 def preflight(
-    config: TrainConfig, progress: Progress | None = None, *, decode: bool = True, world_size: int = 1
+    config: TrainConfig, progress: Progress | None = None, *, world_size: int = 1
 ) -> PreflightReport:
-    """Check a run's data and folders.
+    """Check a run's data and folders. Every image is decoded; results are stored by content for later runs.
 
     Args:
         progress: called with the progress; may cancel.
-        decode: decode every image, not only its header. Results are stored by content for later runs.
         world_size: processes of the run, for the number of steps.
 
     Raises:
         DataErrors: all faults together (it is a ``UserErrors``).
         LoadingCancelled: ``progress`` cancelled it.
     """
-    result = inspect_data(config, progress, decode=decode, world_size=world_size)
+    result = inspect_data(config, progress, world_size=world_size)
     if result.faults:
         raise DataErrors(result.faults)
     return result
 
 
 def inspect_data(
-    config: TrainConfig, progress: Progress | None = None, *, decode: bool = True, world_size: int = 1
+    config: TrainConfig, progress: Progress | None = None, *, world_size: int = 1
 ) -> PreflightReport:
     """As ``preflight``, but faults are reported instead of raised."""
     result = PreflightReport()
@@ -168,15 +167,20 @@ def inspect_data(
     result.warnings += _texts_never_kept(config, source)
     files = FileIndex(Path(config.cache_dir) / FILE_INDEX)
     threads = max(1, int(config.dataloader_threads))
-    bad = check_files(source, _check(files, decode), threads, progress, "checking images")
+
+    def check(path: str) -> None:
+        files.size(path)
+        files.check_decodes(path)
+
+    bad = check_files(source, check, threads, progress, "checking images")
     if Path(config.cache_dir).is_dir():
         files.flush()
     result.faults += file_faults(bad)
     if config.takes_single_images:
         _check_likes(source, files, result)
     result.faults += check_crops(source, files, bad)
-    result.faults += mask_faults(source.masks, files, bad, decode=decode)
-    result.faults += mask_faults(source.conditions, files, bad, decode=decode, noun=CONDITION)
+    result.faults += mask_faults(source.masks, files, bad, decode=True)
+    result.faults += mask_faults(source.conditions, files, bad, decode=True, noun=CONDITION)
     if source.dpo:
         _check_sides_differ(source, files, bad, result)
     for units in (source.train, source.validation):
@@ -185,15 +189,6 @@ def inspect_data(
         result.warnings += warnings
     _summarise(config, source, files, bad, result, world_size)
     return result
-
-
-def _check(files: FileIndex, decode: bool) -> Callable[[str], None]:
-    def check(path: str) -> None:
-        files.size(path)
-        if decode:
-            files.check_decodes(path)
-
-    return check
 
 
 def _check_sides_differ(

@@ -25,6 +25,14 @@ def report(progress: Progress | None, what: str, done: int, total: int) -> None:
         raise LoadingCancelled(what)
 
 
+def reported(results: Iterable[R], progress: Progress | None, what: str, total: int) -> Iterator[R]:
+    """Pass results on, and report their number every now and then and at the end."""
+    for done, result in enumerate(results, 1):
+        yield result
+        if done % 64 == 0 or done == total:
+            report(progress, what, done, total)
+
+
 def in_threads(
     function: Callable[[T], R],
     values: Iterable[T],

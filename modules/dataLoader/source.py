@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from modules.dataLoader.pairing import Matched, Pair, crop_faults, match_pairs, name_faults, split_by_prompt
-from modules.dataLoader.progress import Progress, in_threads, report
+from modules.dataLoader.progress import Progress, in_threads, report, reported
 from modules.dataLoader.samplers import UnitGroup
 from modules.dataLoader.sources import attach_sources, with_chosen_sources
 from modules.dataLoader.unit_masks import collect_conditions, collect_masks
@@ -505,16 +505,10 @@ def reference_cache_faults(rules: Sequence[Rules]) -> list[UserError]:
     """Return the reasons why reference scores of these pairs cannot be cached: a pair must look the same on
     every visit.
     """
-    faults: list[UserError] = []
-    if any(len(rule.resolutions) > 1 for rule in rules if rule.is_dpo):
-        faults.append(
-            ConfigError(
-                "needs one resolution for each pair",
-                "rlhf_dpo_reference_cache",
-                "name one, or switch the cache off",
-            )
-        )
-    return faults
+    if not any(len(rule.resolutions) > 1 for rule in rules if rule.is_dpo):
+        return []
+    hint = "name one, or switch the cache off"
+    return [ConfigError("needs one resolution for each pair", "rlhf_dpo_reference_cache", hint)]
 
 
 def asks_for_untrained_texts(config: TrainConfig, rules: Sequence[Rules]) -> bool:
@@ -546,15 +540,10 @@ def check_files(
             return path, error
         return path, None
 
-    bad: dict[str, DataError] = {}
     report(progress, what, 0, len(paths))
     ahead = 64 * max(1, threads)
-    for done, (path, fault) in enumerate(in_threads(one, paths, threads, ahead, TOGETHER), 1):
-        if fault is not None:
-            bad[path] = fault
-        if done % 64 == 0 or done == len(paths):
-            report(progress, what, done, len(paths))
-    return bad
+    checked = reported(in_threads(one, paths, threads, ahead, TOGETHER), progress, what, len(paths))
+    return {path: fault for path, fault in checked if fault is not None}
 
 
 def file_faults(bad: Mapping[str, DataError]) -> list[UserError]:

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
 
-from modules.dataLoader.progress import Progress, in_threads, report
+from modules.dataLoader.progress import Progress, in_threads, reported
 from modules.dataLoader.source import DataSource, UnitSet
 from modules.pipeline.cache.ContentCache import ContentCache
 from modules.pipeline.cache.FileIndex import FileIndex
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
+R = TypeVar("R")
 LEAST_SHARE, MOST_SHARE = 0.005, 0.9
 """Masks of pairs that cover a smaller or larger share of the image are probably not intended."""
 
@@ -57,17 +59,17 @@ class DataLoaderMasksMixin:
         """The module that reads masks, if there are any. Latents of masked images have cache entries of their own."""
         if not self.masked:
             return []
-        self._mask_cells = MaskCells(
-            self.source.masks,
-            self.files,
-            self.model.latent_factor,
-            alpha=self.config.mask_source is MaskSource.ALPHA,
-            cache=self.latents,
-            # validation measures the same every time
-            ignored=0.0 if self.validation else self.config.unmasked_probability,
-            seed=self.config.seed,
-        )
+        # validation measures the same every time
+        ignored = 0.0 if self.validation else self.config.unmasked_probability
+        self._mask_cells = self._new_cells(self.latents, ignored)
         return [self._mask_cells]
+
+    def _new_cells(self, cache: ContentCache | None, ignored: float) -> MaskCells:
+        alpha = self.config.mask_source is MaskSource.ALPHA
+        return MaskCells(
+            self.source.masks, self.files, self.model.latent_factor, alpha=alpha, cache=cache, ignored=ignored,
+            seed=self.config.seed,
+        )  # fmt: skip
 
     _mask_cells: MaskCells
     _outlines: MaskOutlines | None
@@ -85,9 +87,14 @@ class DataLoaderMasksMixin:
             return
         items = [item for item in self.units.entries if self.rules[item.concept].aims_at_masks]
         look = self._outlines.keep if self.rank == 0 else self._outlines.of
-        for done, _ in enumerate(in_threads(look, items, self.threads, 64), 1):
-            if done % 64 == 0 or done == len(items):
-                report(self.progress, "reading masks", done, len(items))
+        for _ in self._read(look, items):
+            pass
+
+    def _read(self, function: Callable[[T], R], values: Sequence[T]) -> Iterator[R]:
+        """Call a function that reads a mask for each value, in threads."""
+        return reported(
+            in_threads(function, values, self.threads, 64), self.progress, "reading masks", len(values)
+        )
 
     @property
     def pairs_masked(self) -> bool:
@@ -98,19 +105,9 @@ class DataLoaderMasksMixin:
         """The module that makes the masks of pairs, if there are any."""
         if not self.pairs_masked:
             return []
-        of_files, factor = None, self.model.latent_factor
-        if self.config.rlhf_dpo_mask is PairMasks.FILE:
-            alpha = self.config.mask_source is MaskSource.ALPHA
-            of_files = MaskCells(
-                self.source.masks,
-                self.files,
-                factor,
-                alpha=alpha,
-                cache=None,
-                ignored=0.0,
-                seed=self.config.seed,
-            )
-        return [PairMask(of_files, self.files, factor, self.config.rlhf_dpo_mask_dilate, self.latents)]
+        of_files = self._new_cells(None, 0.0) if self.config.rlhf_dpo_mask is PairMasks.FILE else None
+        dilate = self.config.rlhf_dpo_mask_dilate
+        return [PairMask(of_files, self.files, self.model.latent_factor, dilate, self.latents)]
 
     def pair_masks(self, items: Sequence[dict[str, Any]]) -> torch.Tensor | None:
         """The weight of each cell, (B, 1, h, w); ``None`` without masks."""
@@ -127,7 +124,6 @@ class DataLoaderMasksMixin:
         """
         if not self.pairs_masked:
             return
-        count = len(self.units)
         visits = [(n, v) for n, pair in enumerate(self.units.entries) for v in range(self._looks(pair))]
         shares: dict[int, float] = {}
 
@@ -135,10 +131,8 @@ class DataLoaderMasksMixin:
             number, visit = one
             return number, float(self.dataset.pipeline.get("pair_mask", visit, number).mean())
 
-        for done, (number, found) in enumerate(in_threads(share, visits, self.threads, 64), 1):
+        for number, found in self._read(share, visits):
             shares[number] = min(found, shares.get(number, 1.0))
-            if done % 64 == 0 or done == len(visits):
-                report(self.progress, "reading masks", done, len(visits))
         names = [pair.id for pair in self.units.entries]
         empty = [names[n] for n, found in shares.items() if found == 0]
         if empty:
@@ -147,21 +141,12 @@ class DataLoaderMasksMixin:
                 field="rlhf_dpo_mask",
                 hint="take the pairs out, or paint their masks",
             )
-        for what, odd in (
-            (
-                f"less than {LEAST_SHARE:.1%}",
-                [names[n] for n, found in shares.items() if found < LEAST_SHARE],
-            ),
-            (f"more than {MOST_SHARE:.0%}", [names[n] for n, found in shares.items() if found > MOST_SHARE]),
-        ):
+        small = [names[n] for n, found in shares.items() if found < LEAST_SHARE]
+        large = [names[n] for n, found in shares.items() if found > MOST_SHARE]
+        said = "the masks of %d of %d pairs cover %s of the image:\n%s"
+        for what, odd in ((f"less than {LEAST_SHARE:.1%}", small), (f"more than {MOST_SHARE:.0%}", large)):
             if odd and self.rank == 0:
-                _log.warning(
-                    "the masks of %d of %d pairs cover %s of the image:\n%s",
-                    len(odd),
-                    count,
-                    what,
-                    list_offenders(odd),
-                )
+                _log.warning(said, len(odd), len(self.units), what, list_offenders(odd))
 
     def _looks(self, pair: Any) -> int:
         """Number of visits after which a pair looks the same again."""
@@ -195,12 +180,8 @@ class DataLoaderMasksMixin:
             for visit in range(self.rules[item.concept].variations)
         ][share]
 
-        def keep(one: tuple[Item, Transform]) -> None:
-            self._mask_cells.keep(*one)
-
-        for done, _ in enumerate(in_threads(keep, visits, self.threads, 64), 1):
-            if done % 64 == 0 or done == len(visits):
-                report(self.progress, "reading masks", done, len(visits))
+        for _ in self._read(lambda one: self._mask_cells.keep(*one), visits):
+            pass
 
     def _transform(self, number: int, visit: int) -> Transform:
         made: Transform = self.dataset.pipeline.get("transform", visit, number)

@@ -31,7 +31,6 @@ class MaskCells(Node):
         cache: cache of the cells; ``None`` computes them at every visit.
         ignored: probability that a visit treats the mask as white, determined by the seed, the item and the
             visit.
-        side: prefix of the names.
     """
 
     def __init__(
@@ -44,26 +43,22 @@ class MaskCells(Node):
         cache: ContentCache | None,
         ignored: float,
         seed: int,
-        side: str = "",
     ) -> None:
-        super().__init__([f"{side}item", f"{side}transform", "name"], [f"{side}cells", f"{side}ignored"])
+        super().__init__(["item", "transform", "name"], ["cells", "ignored"])
         self._masks, self._files, self._factor, self._alpha = masks, files, factor, alpha
-        self._cache, self._ignored, self._seed, self._side = cache, ignored, seed, side
+        self._cache, self._ignored, self._seed = cache, ignored, seed
 
     def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
-        item: Item = self._get_previous_item(variation, f"{self._side}item", index)
-        transform: Transform = self._get_previous_item(variation, f"{self._side}transform", index)
+        item: Item = self._get_previous_item(variation, "item", index)
+        transform: Transform = self._get_previous_item(variation, "transform", index)
         name: str = self._get_previous_item(variation, "name", index)
         ignored = (
             self._ignored > 0
             and python_random("unmasked", self._seed, name, variation).random() < self._ignored
         )
-        if requested_name == f"{self._side}ignored":
-            return {requested_name: ignored}
-        return {
-            f"{self._side}cells": self._cells(item, transform, ignored),
-            f"{self._side}ignored": ignored,
-        }
+        if requested_name == "ignored":
+            return {"ignored": ignored}
+        return {"cells": self._cells(item, transform, ignored), "ignored": ignored}
 
     def _cells(self, item: Item, transform: Transform, ignored: bool) -> Levels:
         height, width = transform.size
