@@ -23,9 +23,9 @@ if str(ROOT) not in sys.path:
 import torch  # noqa: E402
 
 from modules.reward.base import Reward, RewardBatch, check_images  # noqa: E402
-from modules.reward.clip import CLIP_L14, ClipScore, has_processor  # noqa: E402
+from modules.reward.clip import CLIP_L14, PICKSCORE, ClipScore, has_processor  # noqa: E402
 from modules.reward.frozen_features import FeatureOptions, FrozenFeatures  # noqa: E402
-from modules.reward.pickscore import PICKSCORE, PICKSCORE_PROCESSOR, PickScore  # noqa: E402
+from modules.reward.pickscore import PICKSCORE_PROCESSOR, PickScore  # noqa: E402
 from modules.reward.preference_head import PreferenceReward  # noqa: E402
 from modules.trainer.distributed import where_there_is_room  # noqa: E402
 from modules.util.display import command_parser, print_any_text  # noqa: E402

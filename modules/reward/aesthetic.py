@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from modules.reward.base import REWARDS, RewardBatch
-from modules.reward.clip import CLIP_L14, ClipFeatures, ClipReward, FloatType
+from modules.reward.clip import CLIP_L14, ClipReward, FloatType
 from modules.util.errors import DataError
 
 WEIGHTS_NAME = "sac+logos+ava1-l14-linearMSE.pth"
@@ -98,7 +98,7 @@ class Aesthetic(ClipReward):
         dtype: FloatType = "float32",
         batch_size: int = 16,
     ) -> None:
-        super().__init__(ClipFeatures(source, processor, dtype, batch_size))
+        super().__init__(source, processor, dtype, batch_size)
         self.weights = weights
         self.head: nn.Sequential | None = None
 

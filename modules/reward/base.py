@@ -71,12 +71,9 @@ class RewardBatch:
         count = len(images)
         if self.group_B is None:
             self.group_B = torch.arange(count)
-        if not self.metadata:
-            self.metadata = [{} for _ in range(count)]
-        if not self.sources:
-            self.sources = [() for _ in range(count)]
-        if not self.source_names:
-            self.source_names = [() for _ in range(count)]
+        self.metadata = self.metadata or [{} for _ in range(count)]
+        self.sources = self.sources or [()] * count
+        self.source_names = self.source_names or [()] * count
         for (one, many), number in (
             (("prompt", ""), len(self.prompts)),
             (("group id", ""), len(self.group_B)),

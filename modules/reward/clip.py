@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 CLIP_L14 = "openai/clip-vit-large-patch14"
 CLIP_H14 = "laion/CLIP-ViT-H-14-laion2B-s32B-b79K"
+PICKSCORE = "yuvalkirstain/PickScore_v1"
 
 FloatType = Literal["float32", "float16", "bfloat16"]
 
@@ -35,17 +36,19 @@ def _tower(width: int, layers: int, heads: int, **more: int) -> dict[str, int]:
     }
 
 
+_H14 = {
+    "projection_dim": 1024,
+    "text_config": _tower(1024, 24, 16),
+    "vision_config": _tower(1280, 32, 16, patch_size=14),
+}
 _SIZES: dict[str, dict[str, Any]] = {
     CLIP_L14: {
         "projection_dim": 768,
         "text_config": _tower(768, 12, 12),
         "vision_config": _tower(1024, 24, 16, patch_size=14),
     },
-    CLIP_H14: {
-        "projection_dim": 1024,
-        "text_config": _tower(1024, 24, 16),
-        "vision_config": _tower(1280, 32, 16, patch_size=14),
-    },
+    CLIP_H14: _H14,
+    PICKSCORE: _H14,
 }
 """Differences of the published models from the defaults of transformers, by repository name."""
 
@@ -59,7 +62,6 @@ class ClipFeatures:
         processor: location of the tokenizer and the image preparation, if not with the model.
         dtype: number format of the weights; features are always float32.
         batch_size: images (or texts) per forward pass.
-        like: the published model that has its shapes, for as long as it is not on this machine.
     """
 
     def __init__(
@@ -68,13 +70,11 @@ class ClipFeatures:
         processor: str | None = None,
         dtype: FloatType = "float32",
         batch_size: int = 16,
-        like: str = "",
     ) -> None:
         if batch_size < 1:
             raise ConfigError(f"{batch_size} is not at least 1", "batch_size")
         self.source = source
         self.processor = processor or source
-        self.like = like or repository(source)
         self.dtype = getattr(torch, dtype)
         self.batch_size = batch_size
         self.model: Any = None
@@ -132,8 +132,8 @@ class ClipFeatures:
     def _config(self) -> Any:
         from transformers import CLIPConfig
 
-        if not Path(self.source).exists() and self.like in _SIZES:
-            return CLIPConfig(**_SIZES[self.like])
+        if not Path(self.source).exists() and (name := repository(self.source)) in _SIZES:
+            return CLIPConfig(**_SIZES[name])
         try:
             return fetched(CLIPConfig, self.source, local_files_only=True)
         except UNREADABLE:
@@ -212,9 +212,15 @@ class ClipReward(Reward):
     needs = "model weights"
     has_weights = True
 
-    def __init__(self, clip: ClipFeatures) -> None:
+    def __init__(
+        self,
+        source: str = CLIP_L14,
+        processor: str | None = None,
+        dtype: FloatType = "float32",
+        batch_size: int = 16,
+    ) -> None:
         super().__init__()
-        self.clip = clip
+        self.clip = ClipFeatures(source, processor, dtype, batch_size)
 
     def load(self, device: torch.device | str = "cpu") -> None:
         super().load(device)
@@ -263,7 +269,7 @@ class ClipScore(ClipReward):
         dtype: FloatType = "float32",
         batch_size: int = 16,
     ) -> None:
-        super().__init__(ClipFeatures(source, processor, dtype, batch_size))
+        super().__init__(source, processor, dtype, batch_size)
         self.scaled = scaled
 
     def _score(self, batch: RewardBatch) -> Tensor:
@@ -281,15 +287,6 @@ class ClipSource(ClipReward):
     """
 
     required_fields = ("source",)
-
-    def __init__(
-        self,
-        source: str = CLIP_L14,
-        processor: str | None = None,
-        dtype: FloatType = "float32",
-        batch_size: int = 16,
-    ) -> None:
-        super().__init__(ClipFeatures(source, processor, dtype, batch_size))
 
     def _score(self, batch: RewardBatch) -> Tensor:
         unique = {id(images[0]): images[0] for images in batch.sources}

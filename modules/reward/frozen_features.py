@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -124,10 +124,7 @@ class FrozenFeatures:
         if self._denoiser is not None:
             if prompts is None or len(prompts) != len(images_BCHW):
                 raise ValueError("the features of a denoiser need the prompt of every image")
-            size = self.batch_size
-            places = range(0, len(images_BCHW), size)
-            rows = [self._denoiser(images_BCHW[at : at + size], prompts[at : at + size]) for at in places]
-            return torch.cat(rows)
+            return self._in_batches(self._denoiser, images_BCHW, prompts)
         if self._picture is not None:
             return torch.cat([self._picture(part) for part in images_BCHW.split(self.batch_size)])
         if self._clip is not None:
@@ -142,11 +139,14 @@ class FrozenFeatures:
         """
         if self._denoiser is None:
             raise ValueError(f"the features {self.options.kind!r} know nothing of prompts")
+        return self._in_batches(self._denoiser.prompt_fit, images_BCHW, prompts)
+
+    def _in_batches(
+        self, function: Callable[[Tensor, Sequence[str]], Tensor], images_BCHW: Tensor, prompts: Sequence[str]
+    ) -> Tensor:
         size = self.batch_size
         places = range(0, len(images_BCHW), size)
-        return torch.cat(
-            [self._denoiser.prompt_fit(images_BCHW[at : at + size], prompts[at : at + size]) for at in places]
-        )
+        return torch.cat([function(images_BCHW[at : at + size], prompts[at : at + size]) for at in places])
 
     def _latent_features(self, images_BCHW: Tensor) -> Tensor:
         size = self.options.size or int(self._vae.config.sample_size)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from modules.reward.base import REWARDS, RewardBatch
-from modules.reward.clip import CLIP_H14, ClipFeatures, ClipReward, FloatType, has_processor
-from modules.util.files.hub_names import repository
+from modules.reward.clip import CLIP_H14, PICKSCORE, ClipReward, FloatType, has_processor
 
-PICKSCORE = "yuvalkirstain/PickScore_v1"
 PICKSCORE_PROCESSOR = CLIP_H14
 USUAL_LOGIT = 26.0
 """Typical logit of good images, by which scores are divided to be near 1."""
@@ -35,8 +33,7 @@ class PickScore(ClipReward):
         batch_size: int = 8,
     ) -> None:
         place = processor or (source if has_processor(source) else PICKSCORE_PROCESSOR)
-        like = CLIP_H14 if repository(source) == PICKSCORE else ""
-        super().__init__(ClipFeatures(source, place, dtype, batch_size, like))
+        super().__init__(source, place, dtype, batch_size)
 
     def _score(self, batch: RewardBatch) -> Tensor:
         return self.clip.logit_scale * self.cosine(batch) / USUAL_LOGIT

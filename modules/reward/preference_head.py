@@ -197,13 +197,14 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 def _read_fit(data: Any, file: Path) -> UsualFit | None:
     if data is None:
         return None
-    names = ("least", "spread")
-    if not isinstance(data, dict) or set(data) != set(names):
+    told = isinstance(data, dict) and data.keys() == {"least", "spread"}
+    if (
+        not told
+        or not all(type(one) in (int, float) and math.isfinite(one) for one in data.values())
+        or not data["spread"] > 0
+    ):
         raise DataError(f"{file} does not say how well its images fit their prompts", "weights")
-    values = [data[name] for name in names]
-    if not all(type(one) in (int, float) and math.isfinite(one) for one in values) or not values[1] > 0:
-        raise DataError(f"{file} does not say how well its images fit their prompts", "weights")
-    return UsualFit(*map(float, values))
+    return UsualFit(float(data["least"]), float(data["spread"]))
 
 
 _FIRST_OPTIONS: dict[str, type] = {"kind": str, "source": str, "size": int, "grid": int}
@@ -211,9 +212,7 @@ _ALL_OPTIONS = _FIRST_OPTIONS | {"family": str, "block": str, "timestep": int, "
 
 
 def _read_options(data: Any, file: Path, kinds: dict[str, type]) -> FeatureOptions:
-    if not isinstance(data, dict) or set(data) != set(kinds):
-        raise DataError(f"{file} does not say what features it needs", "weights")
-    if not all(type(data[name]) is kind for name, kind in kinds.items()):
+    if not isinstance(data, dict) or {name: type(value) for name, value in data.items()} != kinds:
         raise DataError(f"{file} does not say what features it needs", "weights")
     try:
         return FeatureOptions(**data)
