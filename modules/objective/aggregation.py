@@ -86,10 +86,6 @@ class GlobalCounts:
             raise DataError(f"groups {unknown.tolist()} were not counted for this optimizer step")
         return self.group_steps_G.to(group_B.device)[at_B]
 
-    def denominator(self, by_images: bool = False) -> int:
-        """Number of unmasked steps of the optimizer step, or of its images (``normalize_by_documents``)."""
-        return self.images if by_images else self.steps
-
 
 def index_groups(
     group_N: torch.Tensor, reduce: Reduce | None = None, slots: int | None = None

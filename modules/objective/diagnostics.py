@@ -42,29 +42,23 @@ class PreferenceDiagnostics:
 
     * REWARD_HACKING: accuracy has saturated while the chosen images score below the reference, if there is one.
     * LOSSES_DIVERGE: the raw loss rises while the total loss (with its supervised share) falls.
-    * NO_SIGNAL: after ``no_signal_after`` steps accuracy is still indistinguishable from 0.5, if there is a reference.
+    * NO_SIGNAL: after 300 steps accuracy is still indistinguishable from 0.5, if there is a reference.
 
     A change counts only beyond three standard errors. Each finding is reported once, and again only after ten
     times as many windows, so that a long run does not fill its log.
 
     Args:
         window: number of optimizer steps considered, at least 10.
-        no_signal_after: optimizer steps before NO_SIGNAL can be reported.
         reference: whether rewards compare with a reference.
         strength: the setting that holds the model to the reference, higher values more closely.
     """
 
     def __init__(
-        self,
-        window: int = WINDOW,
-        no_signal_after: int = NO_SIGNAL_AFTER,
-        reference: bool = True,
-        strength: str = "rlhf_dpo_beta",
+        self, window: int = WINDOW, reference: bool = True, strength: str = "rlhf_dpo_beta"
     ) -> None:
         if window < 10:
             raise ValueError(f"a window of {window} steps is too short to tell a trend; at least 10")
         self.window = window
-        self.no_signal_after = no_signal_after
         self.reference, self.strength = reference, strength
         self._points: deque[_Point] = deque(maxlen=window)
         self._steps = 0
@@ -130,7 +124,7 @@ class PreferenceDiagnostics:
         )
 
     def _no_signal(self) -> str:
-        if not self.reference or self._steps < self.no_signal_after:
+        if not self.reference or self._steps < NO_SIGNAL_AFTER:
             # without a reference, the accuracy says which image is easier to denoise, whatever was learned
             return ""
         accuracy, pairs = self._accuracy()

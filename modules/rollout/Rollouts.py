@@ -10,8 +10,8 @@ import torch
 
 from modules.model.batch import Conditioning, Index, Sources
 from modules.rollout.plan import RolloutPlan
-from modules.rollout.transitions import FORMS, GAUSSIAN, MEAN, REDUCTIONS, Position, name_of
-from modules.util.errors import ConfigError, DataError, list_offenders
+from modules.rollout.transitions import FORMS, GAUSSIAN, MEAN, REDUCTIONS, Position, known_name
+from modules.util.errors import DataError, list_offenders
 
 JOINT, SPLIT = "JOINT", "SPLIT"
 LAYOUTS = (JOINT, SPLIT)
@@ -49,10 +49,7 @@ class RolloutSettings:
             ("form", FORMS, "rlhf_logprob_form"),
             ("storage", tuple(STORAGE), "rlhf_rollout_storage_dtype"),
         ):
-            value = name_of(getattr(self, name))
-            object.__setattr__(self, name, value)
-            if value not in known:
-                raise ConfigError(f"unknown {name} {value!r}", field=field, hint=f"known: {', '.join(known)}")
+            object.__setattr__(self, name, known_name(name, getattr(self, name), known, field))
 
     @property
     def dtype(self) -> torch.dtype:

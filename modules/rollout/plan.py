@@ -51,12 +51,7 @@ class PlanOptions:
             object.__setattr__(self, name, transitions.name_of(getattr(self, name)))
         if self.steps < 1:
             raise ConfigError(f"at least one step is needed, not {self.steps}", field="rlhf_rollout_steps")
-        if self.choice not in CHOICES:
-            raise ConfigError(
-                f"unknown choice {self.choice!r}",
-                field="rlhf_sde_choice",
-                hint=f"known: {', '.join(CHOICES)}",
-            )
+        transitions.known_name("choice", self.choice, CHOICES, "rlhf_sde_choice")
         if self.count < 0:
             raise ConfigError(f"must be at least 0, not {self.count}", field="rlhf_num_sde_steps")
         if self.window is not None and not 0 <= self.window[0] <= self.window[1] < self.steps:

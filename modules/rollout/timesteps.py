@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from modules.model.noising.schedule import Schedule
-from modules.rollout.transitions import name_of
+from modules.rollout.transitions import known_name
 from modules.util.errors import ConfigError
 from modules.util.rng import Key, generator
 
@@ -48,14 +48,8 @@ class TimestepOptions:
     std: float = 1.0
 
     def __post_init__(self) -> None:
-        name = name_of(self.sampler)
+        name = known_name("sampler", self.sampler, SAMPLERS, "rlhf_timestep_sampler")
         object.__setattr__(self, "sampler", name)
-        if name not in SAMPLERS:
-            raise ConfigError(
-                f"unknown sampler {name!r}",
-                field="rlhf_timestep_sampler",
-                hint=f"known: {', '.join(SAMPLERS)}",
-            )
         low, high = self.interval
         if not 0.0 <= low < high <= 1.0:
             raise ConfigError(
@@ -200,11 +194,7 @@ def group_noise(
     Raises:
         ConfigError: the kind is unknown.
     """
-    name = name_of(kind)
-    if name not in NOISES:
-        raise ConfigError(
-            f"unknown noise {name!r}", field="rlhf_dgpo_noise", hint=f"known: {', '.join(NOISES)}"
-        )
+    name = known_name("noise", kind, NOISES, "rlhf_dgpo_noise")
     drawn: dict[tuple[Key, ...], torch.Tensor] = {}
     rows = []
     for group, image in zip(groups, ids, strict=True):

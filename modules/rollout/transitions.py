@@ -7,7 +7,7 @@ deviations are Python floats: every image of a batch is at the same step of the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -98,6 +98,18 @@ def name_of(value: object) -> str:
     return str(getattr(value, "value", value))
 
 
+def known_name(what: str, value: object, known: Sequence[str], field: str) -> str:
+    """``name_of`` a value.
+
+    Raises:
+        ConfigError: it is not one of those known.
+    """
+    name = name_of(value)
+    if name not in known:
+        raise ConfigError(f"unknown {what} {name!r}", field=field, hint=f"known: {', '.join(known)}")
+    return name
+
+
 def check_kind(kind: object, prediction: Prediction) -> str:
     """The name of a transition that suits a model of this parameterisation; AUTO is its usual one.
 
@@ -119,12 +131,7 @@ def check_kind(kind: object, prediction: Prediction) -> str:
 
 
 def _known(kind: object) -> str:
-    name = name_of(kind)
-    if name not in KINDS:
-        raise ConfigError(
-            f"unknown transition {name!r}", field="rlhf_rollout_transition", hint=f"known: {', '.join(KINDS)}"
-        )
-    return name
+    return known_name("transition", kind, KINDS, "rlhf_rollout_transition")
 
 
 def step(
@@ -308,16 +315,8 @@ def log_prob(
         ConfigError: the reduction or form is unknown.
         ValueError: the step adds no noise.
     """
-    if reduction not in REDUCTIONS:
-        raise ConfigError(
-            f"unknown reduction {reduction!r}",
-            field="rlhf_logprob_reduction",
-            hint=f"known: {', '.join(REDUCTIONS)}",
-        )
-    if form not in FORMS:
-        raise ConfigError(
-            f"unknown form {form!r}", field="rlhf_logprob_form", hint=f"known: {', '.join(FORMS)}"
-        )
+    known_name("reduction", reduction, REDUCTIONS, "rlhf_logprob_reduction")
+    known_name("form", form, FORMS, "rlhf_logprob_form")
     if not transition.std > 0.0:
         raise ValueError("a step without noise has no log-probability")
     value = -(to_float32(x_next) - transition.mean).square()

@@ -163,5 +163,5 @@ def _weights(
 ) -> torch.Tensor:
     """The weight of the segment loss at each of its steps, (B, T)."""
     if options.aggregation.mode == SAMPLE_MEAN and options.gspo_weighting == "length":
-        return terms.mask_BT.to(dtype) / counts.denominator(options.normalize_by_documents)
+        return terms.mask_BT.to(dtype) / (counts.images if options.normalize_by_documents else counts.steps)
     return step_weights(terms.mask_BT, terms.group_B, options.aggregation, counts, dtype=dtype)

@@ -25,7 +25,6 @@ class NoisedBatch:
     """Images of a micro-batch with the noise of one timestep.
 
     Args:
-        batch: the images.
         index: index of the timestep in the list of the pass.
         timestep: the timestep given to the denoiser.
     """
