@@ -14,6 +14,7 @@ import torch
 from modules.dataLoader.BaseDataLoader import AccumulationGroup
 from modules.model.batch import ImageBatch, PairBatch, to_device
 from modules.rollout.Rollouts import Rollouts
+from modules.spec.registry import MODES
 from modules.trainer.online.batch import OnlineBatch, OnlineGroup
 from tests.source_tree import ROOT
 from tests.trainer.builders import run_here
@@ -74,7 +75,14 @@ def told(rooms: dict[str, set[str]]) -> str:
     return "\n".join(f"{room}: {', '.join(sorted(names))}" for room, names in rooms.items())
 
 
-@pytest.mark.parametrize(("mode", "limit"), [("GRPO", 12), ("DGPO", 14)])
+LIMITS = {"GRPO": 12, "GSPO": 12, "DGPO": 14, "AWM": 15, "ONLINE_DPO": 15, "NFT": 16}
+
+
+def test_every_mode_with_rollouts_has_a_limit() -> None:
+    assert LIMITS.keys() == {key for key, mode in MODES.items() if mode.online}
+
+
+@pytest.mark.parametrize(("mode", "limit"), LIMITS.items())
 def test_the_trip_of_a_rollouts_image_does_not_grow(tmp_path: Path, mode: str, limit: int) -> None:
     config = write_online(tmp_path, mode, max_steps=1)
     rooms = rooms_of("EpochMaker.make", ".forward_backward", lambda: run_here(config))
