@@ -17,6 +17,7 @@ from modules.ui.texts import lists as words
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.enum.ConceptType import ConceptType
 from tests.ui.main.drivers import Hands
+from tests.usual import usual
 
 pytestmark = pytest.mark.gui
 
@@ -70,6 +71,7 @@ def test_a_missing_folder_is_marked(hands: Hands, tmp_path: Path) -> None:
     assert page.table.tree.item("0", "tags") == ("wrong",)
 
 
+@pytest.mark.slow
 def test_thousands_of_concepts_stay_usable(hands: Hands, tmp_path: Path) -> None:
     page = data_page(hands)
     hands.window.state_.set_value("concepts", [ConceptConfig(path=f"/none/{i}") for i in range(2000)])
@@ -296,7 +298,7 @@ def test_the_pair_tool_opens_from_the_page(hands: Hands) -> None:
     hands.wait(lambda: not window.winfo_exists(), "it does not close")
 
 
-@pytest.mark.parametrize("key", ["<Return>", "<space>"])
+@pytest.mark.parametrize("key", usual(["<Return>", "<space>"], "<Return>"))
 def test_keys_pressed_quickly_open_one_window(key: str, hands: Hands, tmp_path: Path) -> None:
     page = data_page(hands)
     page.add([images(tmp_path / "a", 1)])

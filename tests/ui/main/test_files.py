@@ -20,6 +20,7 @@ from modules.util.config.load import load_config
 from modules.util.config.TrainConfig import TrainConfig
 from tests.ui.main.conftest import Desktop, OpenWindow
 from tests.ui.main.drivers import Hands
+from tests.usual import usual
 
 pytestmark = pytest.mark.gui
 ROOT = Path(__file__).resolve().parents[3]
@@ -145,7 +146,10 @@ def press(hands: Hands, text: str) -> None:
     hands.click(hands.button(text, window))
 
 
-@pytest.mark.parametrize(("answer", "epochs"), [("Discard", 10), ("Cancel", 33), ("Save", 10)])
+ANSWERS = [("Discard", 10), ("Cancel", 33), ("Save", 10)]
+
+
+@pytest.mark.parametrize(("answer", "epochs"), usual(ANSWERS, *ANSWERS[1:]))
 def test_new_settings_ask_when_there_are_unsaved_ones(
     hands: Hands, tmp_path: Path, desktop: Desktop, answer: str, epochs: int
 ) -> None:

@@ -14,6 +14,7 @@ from modules.util.config.section.RewardConfig import AcceleratorConfig, RewardCo
 from modules.util.enum.RLHFMode import RLHFMode
 from modules.util.errors import UserError
 from tests.ui.main.drivers import Hands
+from tests.usual import usual
 
 pytestmark = pytest.mark.gui
 
@@ -124,7 +125,7 @@ def test_a_message_that_comes_while_a_window_opens_keeps_the_input_until_it_is_c
     window.destroy()
 
 
-@pytest.mark.parametrize("first", ["lowest", "middle"])
+@pytest.mark.parametrize("first", usual(["lowest", "middle"], "middle"))
 def test_the_input_returns_to_a_window_that_is_still_open(first: str, hands: Hands) -> None:
     window = hands.window
     hands.wait(window.winfo_viewable)
@@ -249,6 +250,7 @@ def test_kept_images_open_in_the_pair_tool(hands: Hands, page: RlhfPage, tmp_pat
     window.destroy()
 
 
+@pytest.mark.slow
 def test_no_torch_in_the_window(tmp_path: Path, display: None) -> None:
     """No page, no family and no online mode needs torch or diffusers, and closing the window does not either."""
     import subprocess

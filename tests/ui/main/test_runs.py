@@ -32,6 +32,7 @@ from tests.runner.test_pace import run_with, started, step
 from tests.ui.main.conftest import OpenWindow
 from tests.ui.main.drivers import Hands
 from tests.ui.main.trainer import TRAINER
+from tests.usual import usual
 
 pytestmark = pytest.mark.gui
 ENDLESS = ("--steps", "100000", "--pace", "0.01")
@@ -127,6 +128,7 @@ def test_a_start_after_a_kill_offers_the_step_to_resume_from(
     assert hands.window.state_.config.continue_last_backup is False
 
 
+@pytest.mark.slow
 def test_the_run_survives_the_window_and_is_found_again(open_window: OpenWindow) -> None:
     first = open_window(trainer=ENDLESS)
     first.keys("<F5>", to=first.window)
@@ -310,6 +312,7 @@ def test_start_right_after_stop_is_kept_while_the_cancelled_start_is_still_being
     assert hands.dialogs() == []
 
 
+@pytest.mark.slow
 def test_the_queue_waits_for_a_run_that_was_started_beside_it(
     open_window: OpenWindow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -484,7 +487,10 @@ def test_a_run_whose_events_cannot_be_written_is_not_dead(
     assert text_of(hands.window.bottom_bar._text).startswith("Failed")
 
 
-@pytest.mark.parametrize("phase", ["files are checked", "a run is looked for", "the trainer is launched"])
+PHASES = ["files are checked", "a run is looked for", "the trainer is launched"]
+
+
+@pytest.mark.parametrize("phase", usual(PHASES, "files are checked", "the trainer is launched"))
 def test_stop_during_a_start_never_reaches_the_watched_run_elsewhere(
     phase: str, hands: Hands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

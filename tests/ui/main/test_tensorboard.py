@@ -151,6 +151,7 @@ def check_end(server: str, folder: Path, number: int) -> None:
     assert gone(pid), "the server was left behind"
 
 
+@pytest.mark.slow
 def test_the_real_one(opened: list[str], tmp_path: Path) -> None:
     board, port = TensorBoard(), free_port()
     address = board.open(tmp_path, port)

@@ -20,6 +20,7 @@ from modules.ui.widgets.theme import DARK, LIGHT
 from modules.ui.widgets.tk_support import bind_own
 from tests.ui.main.conftest import OpenWindow
 from tests.ui.main.drivers import Hands
+from tests.usual import usual
 
 SHOTS = os.environ.get("TASTEMAKER_SHOTS")
 pytestmark = pytest.mark.gui
@@ -50,7 +51,7 @@ def cropped(window: tk.Misc) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("scale", [75, 100, 150, 200])
+@pytest.mark.parametrize("scale", usual([75, 100, 150, 200], 200))
 def test_nothing_is_cropped_on_a_small_screen(open_window: OpenWindow, scale: int) -> None:
     hands = open_window(memory=WindowMemory(geometry="1280x690+0+0", scale=scale, appearance="Dark"))
     hands.window.state_.set_values({"rlhf_enabled": True, "rlhf_dpo_validation": True}, "more rows")
@@ -194,6 +195,7 @@ def test_events_of_what_is_in_the_window_are_not_its_own(hands: Hands) -> None:
     assert set(heard) == {hands.window}
 
 
+@pytest.mark.slow
 def test_the_place_of_the_window_is_remembered(open_window: OpenWindow) -> None:
     first = open_window()
     tk.Tk.wm_geometry(first.window, "900x600+60+40")
@@ -204,6 +206,7 @@ def test_the_place_of_the_window_is_remembered(open_window: OpenWindow) -> None:
     second.wait(lambda: (second.window.winfo_width(), second.window.winfo_height()) == (900, 600))
 
 
+@pytest.mark.slow
 def test_a_window_that_was_never_moved_opens_at_the_same_place_again(open_window: OpenWindow) -> None:
     places = []
     for memory in (WindowMemory(), None, None):
@@ -272,7 +275,7 @@ def test_colours_can_be_read() -> None:
         assert (bright + 0.05) / (dim + 0.05) >= 4.5
 
 
-@pytest.mark.parametrize("scale", [100, 150, 200])
+@pytest.mark.parametrize("scale", usual([100, 150, 200], 200))
 @pytest.mark.parametrize("width", [760, 1240])
 def test_the_hint_of_the_search_is_never_cut(open_window: OpenWindow, scale: int, width: int) -> None:
     geometry = f"{width}x680+10+10"
