@@ -32,7 +32,7 @@ pytestmark = pytest.mark.gui
     ("field", "text", "message"),
     [
         ("pairs_per_group", "0", "'0' is not a whole number from 1 to 1000"),
-        ("pairs_per_group", "two", "'two' is not a whole number"),
+        pytest.param("pairs_per_group", "two", "'two' is not a whole number", marks=pytest.mark.slow),
         ("threshold", "50", "'50' is not a number from 50.1 to 99.99"),
         ("near_duplicates", "2.5", "'2.5' is not a whole number"),
         ("source", "no/such/folder", "no/such/folder does not exist"),

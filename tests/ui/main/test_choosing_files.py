@@ -197,6 +197,7 @@ def test_ctrl_a_selects_everything_and_typing_replaces_it(hands: Hands, path: st
     assert entry.get() == "7"
 
 
+@pytest.mark.slow
 def test_the_desktop_asks_once_if_the_key_is_pressed_twice(
     hands: Hands, desktop: Desktop, tmp_path: Path
 ) -> None:

@@ -17,7 +17,6 @@ from modules.ui.texts import lists as words
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.enum.ConceptType import ConceptType
 from tests.ui.main.drivers import Hands
-from tests.usual import usual
 
 pytestmark = pytest.mark.gui
 
@@ -212,8 +211,8 @@ def test_samples(hands: Hands) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "other", "choice"),
     [
-        ("rlhf_dpo_reference_cache", True, "rlhf_dpo_objective", "MAPO"),
-        ("rlhf_norm_guard", 0.5, "rlhf_dpo_objective", "MAPO"),
+        pytest.param("rlhf_dpo_reference_cache", True, "rlhf_dpo_objective", "MAPO", marks=pytest.mark.slow),
+        pytest.param("rlhf_norm_guard", 0.5, "rlhf_dpo_objective", "MAPO", marks=pytest.mark.slow),
         ("rlhf_kl_beta", 0.1, "rlhf_mode", "ONLINE_DPO"),
     ],
 )
@@ -298,7 +297,8 @@ def test_the_pair_tool_opens_from_the_page(hands: Hands) -> None:
     hands.wait(lambda: not window.winfo_exists(), "it does not close")
 
 
-@pytest.mark.parametrize("key", usual(["<Return>", "<space>"], "<Return>"))
+@pytest.mark.slow
+@pytest.mark.parametrize("key", ["<Return>", "<space>"])
 def test_keys_pressed_quickly_open_one_window(key: str, hands: Hands, tmp_path: Path) -> None:
     page = data_page(hands)
     page.add([images(tmp_path / "a", 1)])

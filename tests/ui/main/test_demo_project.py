@@ -268,6 +268,7 @@ def test_the_whole_way_with_the_real_model(
     assert not hands.dialogs()
 
 
+@pytest.mark.slow
 def test_the_window_needs_no_torch() -> None:
     code = (
         "import sys, modules.ui.MainWindow, modules.ui.demo.DemoWindow, modules.ui.curation.windows\n"

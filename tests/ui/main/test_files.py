@@ -92,6 +92,7 @@ def test_undoing_an_open_leaves_the_file_that_was_opened(hands: Hands, tmp_path:
     assert [load_config(path).epochs for path in (other, mine)] == [11, 33]
 
 
+@pytest.mark.slow
 def test_redoing_an_open_after_saving_under_a_new_name_keeps_that_name(hands: Hands, tmp_path: Path) -> None:
     mine, other, copy = (tmp_path / f"{name}.json" for name in ("mine", "other", "copy"))
     for path, epochs in ((other, "11"), (mine, "22")):
@@ -336,6 +337,7 @@ def test_everything_comes_back_after_the_window_was_closed(open_window: OpenWind
     assert row._fault is not None and row._fault.winfo_viewable()
 
 
+@pytest.mark.slow
 def test_a_damaged_session_is_told_and_the_window_works(open_window: OpenWindow, tmp_path: Path) -> None:
     store = SessionStore(tmp_path / "settings")
     store.save_session(Session(TrainConfig().to_dict()))
@@ -347,6 +349,7 @@ def test_a_damaged_session_is_told_and_the_window_works(open_window: OpenWindow,
     assert len(list(store.folder.glob("session.unreadable-*.json"))) == 1
 
 
+@pytest.mark.slow
 def test_a_settings_folder_that_cannot_be_written_is_told_once(
     open_window: OpenWindow, tmp_path: Path
 ) -> None:
@@ -405,6 +408,7 @@ def test_an_error_in_a_callback_is_shown_and_the_program_lives_on(hands: Hands) 
     assert hands.window.state_.config.epochs == 9
 
 
+@pytest.mark.slow
 def test_many_faults_fit_the_message(hands: Hands, tmp_path: Path) -> None:
     path = tmp_path / "bad.json"
     unknown = [f"unknown_setting_{number}" for number in range(20)]

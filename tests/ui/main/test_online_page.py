@@ -14,7 +14,6 @@ from modules.util.config.section.RewardConfig import AcceleratorConfig, RewardCo
 from modules.util.enum.RLHFMode import RLHFMode
 from modules.util.errors import UserError
 from tests.ui.main.drivers import Hands
-from tests.usual import usual
 
 pytestmark = pytest.mark.gui
 
@@ -89,6 +88,7 @@ def test_a_window_keeps_the_input_after_a_window_on_top_of_it_is_cancelled(
     hands.expect_focus(window.more)
 
 
+@pytest.mark.slow
 def test_a_message_over_a_window_that_keeps_the_input_gets_the_keys(hands: Hands, page: RlhfPage) -> None:
     _mode(hands, "GRPO")
     page.online.rewards.add()
@@ -125,7 +125,8 @@ def test_a_message_that_comes_while_a_window_opens_keeps_the_input_until_it_is_c
     window.destroy()
 
 
-@pytest.mark.parametrize("first", usual(["lowest", "middle"], "middle"))
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["lowest", "middle"])
 def test_the_input_returns_to_a_window_that_is_still_open(first: str, hands: Hands) -> None:
     window = hands.window
     hands.wait(window.winfo_viewable)

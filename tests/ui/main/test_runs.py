@@ -264,6 +264,7 @@ def other_run(tmp_path: Path) -> Iterator[RunDirectory]:
     process.wait()
 
 
+@pytest.mark.slow
 def test_start_waits_for_another_training_on_the_device_and_says_so(
     hands: Hands, other_run: RunDirectory
 ) -> None:
@@ -403,6 +404,7 @@ def test_captions_of_samples_are_whole(hands: Hands, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_folder_in_the_queue_shows_both_ends(hands: Hands, tmp_path: Path) -> None:
     page = run_page(hands)
     folder = tmp_path / ("a long name of a folder " * 6) / "the end of it"

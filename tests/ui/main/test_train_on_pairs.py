@@ -102,6 +102,7 @@ def test_from_images_to_start_in_one_sitting(hands: Hands, tmp_path: Path) -> No
     hands.wait(lambda: hands.window.control.state == "finished", "it does not start")
 
 
+@pytest.mark.slow
 @pytest.mark.gui
 def test_a_double_click_opens_one_pair_tool(hands: Hands) -> None:
     hands.window.show_page("tools")

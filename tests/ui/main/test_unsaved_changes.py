@@ -22,7 +22,7 @@ CASES = [(way, answer) for way in WAYS for answer in ANSWERS]
 
 @pytest.mark.parametrize(
     ("way", "answer"),
-    usual(CASES, ("open", "Save"), ("drop", "Cancel"), ("import", "Cancel"), ("preset", "Discard")),
+    usual(CASES, ("open", "Cancel"), ("drop", "Save"), ("drop", "Discard"), ("import", "Cancel"), ("preset", "Cancel")),
 )
 def test_unsaved_changes_are_replaced_by_a_file_only_after_a_question(
     hands: Hands, tmp_path: Path, way: str, answer: str

@@ -63,6 +63,7 @@ def test_nothing_is_cropped_on_a_small_screen(open_window: OpenWindow, scale: in
             hands.picture(Path(SHOTS) / f"{page.key}-{scale}.png")
 
 
+@pytest.mark.slow
 def test_a_large_scale_keeps_its_room_however_small_the_window_is_made(open_window: OpenWindow) -> None:
     hands = open_window(memory=WindowMemory(geometry="760x480+0+0"))
     hands.wait(lambda: (hands.window.winfo_width(), hands.window.winfo_height()) == (760, 480))
@@ -76,6 +77,7 @@ def test_a_large_scale_keeps_its_room_however_small_the_window_is_made(open_wind
     hands.wait(lambda: offer.winfo_height() < middle.winfo_height() / 3, "the demo leaves the page no room")
 
 
+@pytest.mark.slow
 def test_tab_goes_through_the_buttons_of_a_dialog_as_they_are_drawn(open_window: OpenWindow) -> None:
     hands = open_window()
     hands.window.open_view()
@@ -162,6 +164,7 @@ def test_the_view_window_by_keys(hands: Hands, key: str, scale: int) -> None:
     assert hands.window.memory.scale == scale
 
 
+@pytest.mark.slow
 def test_the_view_window_changes_appearance_and_size_on_ok(hands: Hands) -> None:
     hands.window.open_view()
     hands.rest()
@@ -184,6 +187,7 @@ def test_the_view_window_changes_appearance_and_size_on_ok(hands: Hands) -> None
     assert hands.dialogs() == []
 
 
+@pytest.mark.slow
 def test_events_of_what_is_in_the_window_are_not_its_own(hands: Hands) -> None:
     heard: list[tk.Misc] = []
     bind_own(hands.window, "<Configure>", lambda event: heard.append(event.widget))
