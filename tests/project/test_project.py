@@ -25,6 +25,7 @@ from modules.util.image_metadata_util import read_metadata
 from scripts import taste
 from tests.project.conftest import PROMPTS
 from tests.project.simulated import headless, preferring, refused, told
+from tests.usual import usual
 
 NEW = ("--base-model", "resources/demo_model", "--device", "cpu", "--near-duplicates", "-1")
 
@@ -252,6 +253,7 @@ class TestTheLoop:
             colours = {colour for _, colour in picture.getcolors(10**6)}
             assert (46, 158, 87) in colours, "the preferred ones have a green frame"
 
+    @pytest.mark.slow
     def test_the_result_so_far_needs_no_images_and_the_images_no_votes(
         self, project, capsys, monkeypatch, trains, drawer
     ):
@@ -303,6 +305,7 @@ class TestTheLoop:
             store.undo_last(lambda event: False)
         assert answers() == 2, "the mark is there again"
 
+    @pytest.mark.slow
     def test_strengths_and_files_are_contestants(self, project, tmp_path, capsys, monkeypatch, trains):
         round_to_trained(project, capsys, monkeypatch, trains)
         (tmp_path / "other.safetensors").write_text("other")
@@ -337,6 +340,7 @@ class TestTheLoop:
         prompts = {one["prompt"] for one in plan["images"]}
         assert len(prompts) == 8 and sum("owl" in prompt for prompt in prompts) >= 6, "new ones come first"
 
+    @pytest.mark.slow
     def test_the_next_round_is_nearer_to_what_was_lost(self, project, capsys, monkeypatch, trains):
         round_to_trained(project, capsys, monkeypatch, trains)
         darker = preferring(lambda path, prompt: -brightness(path, prompt))
@@ -406,6 +410,7 @@ class TestTrain:
         assert "was stopped" in refused(capsys, "train", picked)
         assert posted, "the same run was followed"
 
+    @pytest.mark.slow
     def test_again(self, picked, capsys, trains):
         trains("finish")
         told(capsys, "train", picked)
@@ -414,9 +419,9 @@ class TestTrain:
     @pytest.mark.parametrize(
         ("wish", "message"),
         [
-            (("--set", "learning_rate=-1"), "learning_rate"),
+            pytest.param(("--set", "learning_rate=-1"), "learning_rate", marks=pytest.mark.slow),
             (("--set", "nothing=1"), "nothing"),
-            (("--method", "taste", "--set", "epochs=0"), "epochs"),
+            pytest.param(("--method", "taste", "--set", "epochs=0"), "epochs", marks=pytest.mark.slow),
         ],
     )
     def test_what_was_trained_stays_until_it_can_be_trained_again(self, picked, capsys, trains, wish, message):
@@ -518,7 +523,7 @@ class TestALearnedTaste:
         assert taste.main(["train", str(picked), "--method", "taste"]) == 0
         assert "no better than guessing" in "".join(capsys.readouterr())
 
-    @pytest.mark.parametrize(("right", "of", "warned"), [(0.55, 20, True), (0.9, 40, False)])
+    @pytest.mark.parametrize(("right", "of", "warned"), usual([(0.55, 20, True), (0.9, 40, False)], (0.9, 40, False)))
     def test_a_taste_that_may_be_a_guess_is_told(self, picked, capsys, asked, right, of, warned):
         """20 comparisons cannot tell 55 % from guessing; 40 can tell 90 %."""
         self.learner.also = {"held_out_accuracy": right, "held_out_pairs": of}
@@ -547,7 +552,7 @@ class TestALearnedTaste:
         first = (picked / "round-1" / "candidates").iterdir()
         assert set(images) == set(map(str, first)), "the bar of the guard does not follow the model"
 
-    @pytest.mark.parametrize(("method", "share"), [("taste", 0.25), ("pairs", 0.75)])
+    @pytest.mark.parametrize(("method", "share"), usual([("taste", 0.25), ("pairs", 0.75)], ("taste", 0.25)))
     def test_an_adapter_that_follows_a_taste_is_trained_less(
         self, picked, capsys, monkeypatch, asked, method, share
     ):

@@ -122,6 +122,7 @@ def test_the_card_has_a_header_and_the_figures(project, tmp_path, capsys, monkey
     assert result["arena"]["votes"] == arena["votes"] and result["answers"] == said["answers"]
 
 
+@pytest.mark.slow
 def test_without_votes_it_says_so(project, tmp_path, capsys):
     published(capsys, project, tmp_path / "out")
     assert "not compared" in (tmp_path / "out" / "README.md").read_text()
