@@ -238,6 +238,7 @@ def test_parameters_left_over_are_refused():
         params.finish()
 
 
+@pytest.mark.slow
 def test_checking_a_section_loads_no_torch():
     program = (
         "import sys\nfrom modules.accelerator.plan import build_plan\n"

@@ -19,6 +19,7 @@ from tests.source_tree import ROOT
 from tests.trainer.builders import run_here
 from tests.trainer.online.builders import write_online
 from tests.trainer.test_outcomes import started
+from tests.usual import usual
 
 PROGRAM = f"{ROOT}/modules/"
 CARRIERS = (Rollouts, OnlineBatch, OnlineGroup, PairBatch, ImageBatch, AccumulationGroup)
@@ -74,7 +75,7 @@ def told(rooms: dict[str, set[str]]) -> str:
     return "\n".join(f"{room}: {', '.join(sorted(names))}" for room, names in rooms.items())
 
 
-@pytest.mark.parametrize(("mode", "limit"), [("GRPO", 15), ("DGPO", 18)])
+@pytest.mark.parametrize(("mode", "limit"), usual([("GRPO", 15), ("DGPO", 18)], ("DGPO", 18)))
 def test_the_trip_of_a_rollouts_image_does_not_grow(tmp_path: Path, mode: str, limit: int) -> None:
     config = write_online(tmp_path, mode, max_steps=1)
     rooms = rooms_of("EpochMaker.make", ".forward_backward", lambda: run_here(config))
