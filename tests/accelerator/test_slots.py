@@ -73,6 +73,7 @@ def test_what_is_no_entry(value, words):
         parse_slots(value)
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=5),

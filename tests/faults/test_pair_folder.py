@@ -151,7 +151,11 @@ def test_a_trash_that_is_a_link_is_refused_before_anything_changes(
 @pytest.mark.parametrize("name", ["chosen", "rejected", "chosen/train", "rejected/val"])
 @pytest.mark.parametrize(
     "command",
-    [["review", "--remove", "pair_0000"], ["review", "--swap", "pair_0000"], ["finalize"], ["stats"]],
+    usual(
+        [["review", "--remove", "pair_0000"], ["review", "--swap", "pair_0000"], ["finalize"], ["stats"]],
+        ["review", "--swap", "pair_0000"],
+        ["finalize"],
+    ),
 )
 def test_a_side_that_is_a_link_is_refused_before_anything_changes(
     tmp_path: Path, person: Path, capsys: pytest.CaptureFixture[str], name: str, command: list[str]

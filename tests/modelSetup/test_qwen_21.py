@@ -85,12 +85,12 @@ def test_noise_levels_of_the_published_model_are_taken_for_as_many_steps(
 @pytest.mark.parametrize(
     "levels",
     [
-        "many",
+        pytest.param("many", marks=pytest.mark.slow),
         [1.0, "half"],
         [0.5, 0.75],
-        [1.5, 0.5],
+        pytest.param([1.5, 0.5], marks=pytest.mark.slow),
         [0.5, float("nan")],
-        [1.0 - i / 2000 for i in range(1500)],
+        pytest.param([1.0 - i / 2000 for i in range(1500)], marks=pytest.mark.slow),
     ],
 )
 def test_noise_levels_that_are_none_are_left(levels: object, tmp_path: Path) -> None:

@@ -42,13 +42,32 @@ def project(tmp_path, prompts_file, drawer, capsys) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("picked")
+
+
+@pytest.fixture
+def picked_from(place, prompts_file, drawer, capsys, monkeypatch) -> Path:
+    """A project whose first images were picked from. It is made once, and is for every test as it was then."""
+    folder, kept = place / "my taste", place / "kept"
+    shutil.rmtree(folder, ignore_errors=True)
+    if kept.is_dir():
+        # to the same place: the answers name the images by their whole paths
+        shutil.copytree(kept, folder, symlinks=True)
+        return folder
+    told(capsys, "new", folder, "--prompts", prompts_file, *NEW)
+    told(capsys, "generate", folder)
+    headless(monkeypatch, preferring(brightness), "pick", str(folder))
+    shutil.copytree(folder, kept, symlinks=True)
+    return folder
+
+
 def settings(folder: Path) -> dict:
     return json.loads((folder / "project.json").read_text())
 
 
-def round_to_trained(folder, capsys, monkeypatch, trains) -> None:
-    told(capsys, "generate", folder)
-    headless(monkeypatch, preferring(brightness), "pick", str(folder))
+def train_round(folder, capsys, trains) -> None:
     trains("finish")
     told(capsys, "train", folder)
 
@@ -229,25 +248,25 @@ class TestTheLoop:
         assert {adapter for _, _, adapter in drawer.made} == {"adapter of round-1"}
         assert len(told(capsys, "status", project)["rounds"]) == 2
 
-    def test_the_arena_judges_by_held_out_prompts_alone(self, project, capsys, monkeypatch, trains, drawer):
-        round_to_trained(project, capsys, monkeypatch, trains)
+    def test_the_arena_judges_by_held_out_prompts_alone(self, picked_from, capsys, monkeypatch, trains, drawer):
+        train_round(picked_from, capsys, trains)
         drawer.made.clear()
         drawer.stops_after = 9
-        assert taste.main(["compare", str(project), "--headless", "--images", "10"]) == 130
+        assert taste.main(["compare", str(picked_from), "--headless", "--images", "10"]) == 130
         drawer.stops_after = 10**6
-        said = headless(monkeypatch, preferring(brightness), "compare", str(project), "--images", "10")
-        assert {prompt for prompt, _, _ in drawer.made} == set(settings(project)["held_out"])
+        said = headless(monkeypatch, preferring(brightness), "compare", str(picked_from), "--images", "10")
+        assert {prompt for prompt, _, _ in drawer.made} == set(settings(picked_from)["held_out"])
         assert Counter(drawer.made).most_common(1)[0][1] == 1 and len(drawer.made) == 20
         assert {one["prompt"] for one in said if one["type"] == "question"} == set(
-            settings(project)["held_out"]
+            settings(picked_from)["held_out"]
         )
         assert "round-1" not in json.dumps(said[:-2])
 
-    def test_the_result_is_left_as_a_file_and_a_picture(self, project, capsys, monkeypatch, trains):
-        round_to_trained(project, capsys, monkeypatch, trains)
-        said = headless(monkeypatch, preferring(brightness), "compare", str(project))
-        assert json.loads((project / "arena" / "result.json").read_text()) == said[-1]["result"]
-        with Image.open(project / "arena" / "result.png") as picture:
+    def test_the_result_is_left_as_a_file_and_a_picture(self, picked_from, capsys, monkeypatch, trains):
+        train_round(picked_from, capsys, trains)
+        said = headless(monkeypatch, preferring(brightness), "compare", str(picked_from))
+        assert json.loads((picked_from / "arena" / "result.json").read_text()) == said[-1]["result"]
+        with Image.open(picked_from / "arena" / "result.png") as picture:
             votes = said[-1]["result"]["votes"]
             assert votes > 5 and picture.height > 128 * (votes // 5)
             colours = {colour for _, colour in picture.getcolors(10**6)}
@@ -255,20 +274,20 @@ class TestTheLoop:
 
     @pytest.mark.slow
     def test_the_result_so_far_needs_no_images_and_the_images_no_votes(
-        self, project, capsys, monkeypatch, trains, drawer
+        self, picked_from, capsys, monkeypatch, trains, drawer
     ):
-        round_to_trained(project, capsys, monkeypatch, trains)
+        train_round(picked_from, capsys, trains)
         drawer.made.clear()
-        with Project(project).busy():  # as while another program votes
-            assert taste.main(["compare", str(project), "--result"]) == 0
+        with Project(picked_from).busy():  # as while another program votes
+            assert taste.main(["compare", str(picked_from), "--result"]) == 0
         assert capsys.readouterr().out == "There are no votes yet.\nnext: to vote, run compare without --result\n"
         assert drawer.made == []
-        assert told(capsys, "compare", project, "--images", "10", "--prepare")["votes"] == 0
+        assert told(capsys, "compare", picked_from, "--images", "10", "--prepare")["votes"] == 0
         assert len(drawer.made) == 20
-        said = headless(monkeypatch, preferring(brightness), "compare", str(project), "--images", "10")
+        said = headless(monkeypatch, preferring(brightness), "compare", str(picked_from), "--images", "10")
         assert len(drawer.made) == 20
-        shutil.rmtree(project / "arena" / "images")
-        assert told(capsys, "compare", project, "--result") == said[-1]["result"]
+        shutil.rmtree(picked_from / "arena" / "images")
+        assert told(capsys, "compare", picked_from, "--result") == said[-1]["result"]
         assert len(drawer.made) == 20
 
     def test_a_pick_after_questions_is_no_further_answer(self, project, capsys, monkeypatch, drawer):
@@ -306,11 +325,11 @@ class TestTheLoop:
         assert answers() == 2, "the mark is there again"
 
     @pytest.mark.slow
-    def test_strengths_and_files_are_contestants(self, project, tmp_path, capsys, monkeypatch, trains):
-        round_to_trained(project, capsys, monkeypatch, trains)
+    def test_strengths_and_files_are_contestants(self, picked_from, tmp_path, capsys, monkeypatch, trains):
+        train_round(picked_from, capsys, trains)
         (tmp_path / "other.safetensors").write_text("other")
         between = f"base,round-1@0.5,{tmp_path / 'other.safetensors'}"
-        said = headless(monkeypatch, preferring(brightness), "compare", str(project), "--between", between)
+        said = headless(monkeypatch, preferring(brightness), "compare", str(picked_from), "--between", between)
         assert said[-1]["result"]["contestants"] == ["base", "round-1 at 0.5", "other"]
 
     def test_files_may_have_commas_and_at_signs_in_their_names(self, project, tmp_path):
@@ -325,43 +344,41 @@ class TestTheLoop:
         ]  # fmt: skip
         assert found[1].file == folder / "b@2,5.safetensors"
 
-    def test_another_training_has_other_votes(self, project, capsys, monkeypatch, trains):
-        round_to_trained(project, capsys, monkeypatch, trains)
-        headless(monkeypatch, preferring(brightness), "compare", str(project))
-        (project / "round-1" / "adapter.safetensors").write_text("trained anew")
-        assert told(capsys, "status", project)["next"] == "compare"
+    def test_another_training_has_other_votes(self, picked_from, capsys, monkeypatch, trains):
+        train_round(picked_from, capsys, trains)
+        headless(monkeypatch, preferring(brightness), "compare", str(picked_from))
+        (picked_from / "round-1" / "adapter.safetensors").write_text("trained anew")
+        assert told(capsys, "status", picked_from)["next"] == "compare"
 
-    def test_the_next_round_asks_where_it_is_uncertain(self, project, capsys, monkeypatch, trains):
-        round_to_trained(project, capsys, monkeypatch, trains)
-        with (project / "prompts.txt").open("a") as stream:
+    def test_the_next_round_asks_where_it_is_uncertain(self, picked_from, capsys, trains):
+        train_round(picked_from, capsys, trains)
+        with (picked_from / "prompts.txt").open("a") as stream:
             stream.write("".join(f"\nan owl {i}" for i in range(40)))
-        told(capsys, "next", project)
-        plan = json.loads((project / "round-2" / "plan.json").read_text())
+        told(capsys, "next", picked_from)
+        plan = json.loads((picked_from / "round-2" / "plan.json").read_text())
         prompts = {one["prompt"] for one in plan["images"]}
         assert len(prompts) == 8 and sum("owl" in prompt for prompt in prompts) >= 6, "new ones come first"
 
     @pytest.mark.slow
-    def test_the_next_round_is_nearer_to_what_was_lost(self, project, capsys, monkeypatch, trains):
-        round_to_trained(project, capsys, monkeypatch, trains)
+    def test_the_next_round_is_nearer_to_what_was_lost(self, picked_from, capsys, monkeypatch, trains):
+        train_round(picked_from, capsys, trains)
         darker = preferring(lambda path, prompt: -brightness(path, prompt))
-        said = headless(monkeypatch, darker, "compare", str(project))
+        said = headless(monkeypatch, darker, "compare", str(picked_from))
         assert said[-1]["result"]["win_rate"] == 0.0
-        with (project / "prompts.txt").open("a") as stream:
+        with (picked_from / "prompts.txt").open("a") as stream:
             stream.write("".join(f"\nan owl at night {i}" for i in range(40)))
             stream.write("".join(f"\na quick fox {i}0" for i in range(8)))
-        told(capsys, "next", project)
-        plan = json.loads((project / "round-2" / "plan.json").read_text())
+        told(capsys, "next", picked_from)
+        plan = json.loads((picked_from / "round-2" / "plan.json").read_text())
         prompts = {one["prompt"] for one in plan["images"]}
         assert sum("quick fox" in prompt for prompt in prompts) >= 6, "all prompts with a fox were lost"
-        assert not prompts & set(settings(project)["held_out"])
+        assert not prompts & set(settings(picked_from)["held_out"])
 
 
 class TestTrain:
     @pytest.fixture
-    def picked(self, project, capsys, monkeypatch) -> Path:
-        told(capsys, "generate", project)
-        headless(monkeypatch, preferring(brightness), "pick", str(project))
-        return project
+    def picked(self, picked_from) -> Path:
+        return picked_from
 
     def test_the_config_of_the_round(self, picked, capsys, trains):
         trains("finish")
@@ -467,11 +484,9 @@ class TestALearnedTaste:
     """Training on the model's own images, judged by a taste that the answers taught."""
 
     @pytest.fixture
-    def picked(self, project, capsys, monkeypatch, trains) -> Path:
-        told(capsys, "generate", project)
-        headless(monkeypatch, preferring(brightness), "pick", str(project))
+    def picked(self, picked_from, trains) -> Path:
         trains("finish")
-        return project
+        return picked_from
 
     @pytest.fixture
     def asked(self, monkeypatch) -> list[list[str]]:
@@ -661,14 +676,15 @@ class TestALearnedTaste:
         assert "already has 3 prompts" in refused(capsys, "generate", project, "--prompts", 5)
 
 
+NAMES = ["../../prompts.txt", "/etc/hostname", "chosen/../../plan.json"]
+
+
 class TestOverview:
     """What is shown of the images that were chosen."""
 
     @pytest.fixture
-    def picked(self, project, capsys, monkeypatch) -> Project:
-        told(capsys, "generate", project)
-        headless(monkeypatch, preferring(brightness), "pick", str(project))
-        return Project(project)
+    def picked(self, picked_from) -> Project:
+        return Project(picked_from)
 
     def rewrite(self, made: Project, entry: str) -> None:
         with closing(sqlite3.connect(made.round.pairs / STORE_NAME)) as db:
@@ -694,7 +710,7 @@ class TestOverview:
         candidates = [path for path in looked if path.parent == folder]
         assert len(candidates) == len(set(candidates)) == len(images) > 0
 
-    @pytest.mark.parametrize("name", ["../../prompts.txt", "/etc/hostname", "chosen/../../plan.json"])
+    @pytest.mark.parametrize("name", usual(NAMES, *NAMES[1:]))
     def test_a_name_that_leads_elsewhere_is_refused(self, picked, name):
         self.rewrite(picked, json.dumps({"chosen_file": name}))
         with pytest.raises(UserError) as caught:
