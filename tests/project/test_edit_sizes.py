@@ -26,16 +26,19 @@ SIZES, NAMES = [None, 256], ["as they are", "scaled"]
 
 
 @pytest.fixture
-def trained(request, tmp_path, capsys, monkeypatch, trains, drawer) -> Path:
+def trained(request, made_once, capsys, monkeypatch, trains, drawer) -> Path:
     """A project with a trained round, whose sources are as they are or scaled."""
-    folder = tmp_path / "p"
     more = () if request.param is None else ("--source-resolution", request.param)
-    told(capsys, *new(folder, write_tasks(tmp_path / "photos"), *more))
-    told(capsys, "generate", folder, "--per-prompt", 2)
-    headless(monkeypatch, preferring(green), "pick", str(folder))
     trains("finish")
-    told(capsys, "train", folder)
-    return folder
+
+    def make(work: Path) -> None:
+        folder = work / "p"
+        told(capsys, *new(folder, write_tasks(work / "photos"), *more))
+        told(capsys, "generate", folder, "--per-prompt", 2)
+        headless(monkeypatch, preferring(green), "pick", str(folder))
+        told(capsys, "train", folder)
+
+    return made_once(f"trained at {request.param}", make) / "p"
 
 
 def for_base(folder: Path) -> Callable[[Path, str], float]:

@@ -42,34 +42,34 @@ def project(tmp_path, prompts_file, drawer, capsys) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("picked")
+@pytest.fixture
+def picked_from(made_once, prompts_file, drawer, capsys, monkeypatch) -> Path:
+    """A project whose first images were picked from."""
+
+    def make(work: Path) -> None:
+        told(capsys, "new", work / "my taste", "--prompts", prompts_file, *NEW)
+        told(capsys, "generate", work / "my taste")
+        headless(monkeypatch, preferring(brightness), "pick", str(work / "my taste"))
+
+    return made_once("picked", make) / "my taste"
 
 
 @pytest.fixture
-def picked_from(place, prompts_file, drawer, capsys, monkeypatch) -> Path:
-    """A project whose first images were picked from. It is made once, and is for every test as it was then."""
-    folder, kept = place / "my taste", place / "kept"
-    shutil.rmtree(folder, ignore_errors=True)
-    if kept.is_dir():
-        # to the same place: the answers name the images by their whole paths
-        shutil.copytree(kept, folder, symlinks=True)
-        return folder
-    told(capsys, "new", folder, "--prompts", prompts_file, *NEW)
-    told(capsys, "generate", folder)
-    headless(monkeypatch, preferring(brightness), "pick", str(folder))
-    shutil.copytree(folder, kept, symlinks=True)
-    return folder
+def trained_from(made_once, prompts_file, drawer, capsys, monkeypatch, trains) -> Path:
+    """A project with a trained round; what is trained next ends too."""
+    trains("finish")
+
+    def make(work: Path) -> None:
+        told(capsys, "new", work / "my taste", "--prompts", prompts_file, *NEW)
+        told(capsys, "generate", work / "my taste")
+        headless(monkeypatch, preferring(brightness), "pick", str(work / "my taste"))
+        told(capsys, "train", work / "my taste")
+
+    return made_once("trained", make) / "my taste"
 
 
 def settings(folder: Path) -> dict:
     return json.loads((folder / "project.json").read_text())
-
-
-def train_round(folder, capsys, trains) -> None:
-    trains("finish")
-    told(capsys, "train", folder)
 
 
 class TestNew:
@@ -248,25 +248,23 @@ class TestTheLoop:
         assert {adapter for _, _, adapter in drawer.made} == {"adapter of round-1"}
         assert len(told(capsys, "status", project)["rounds"]) == 2
 
-    def test_the_arena_judges_by_held_out_prompts_alone(self, picked_from, capsys, monkeypatch, trains, drawer):
-        train_round(picked_from, capsys, trains)
+    def test_the_arena_judges_by_held_out_prompts_alone(self, trained_from, capsys, monkeypatch, drawer):
         drawer.made.clear()
         drawer.stops_after = 9
-        assert taste.main(["compare", str(picked_from), "--headless", "--images", "10"]) == 130
+        assert taste.main(["compare", str(trained_from), "--headless", "--images", "10"]) == 130
         drawer.stops_after = 10**6
-        said = headless(monkeypatch, preferring(brightness), "compare", str(picked_from), "--images", "10")
-        assert {prompt for prompt, _, _ in drawer.made} == set(settings(picked_from)["held_out"])
+        said = headless(monkeypatch, preferring(brightness), "compare", str(trained_from), "--images", "10")
+        assert {prompt for prompt, _, _ in drawer.made} == set(settings(trained_from)["held_out"])
         assert Counter(drawer.made).most_common(1)[0][1] == 1 and len(drawer.made) == 20
         assert {one["prompt"] for one in said if one["type"] == "question"} == set(
-            settings(picked_from)["held_out"]
+            settings(trained_from)["held_out"]
         )
         assert "round-1" not in json.dumps(said[:-2])
 
-    def test_the_result_is_left_as_a_file_and_a_picture(self, picked_from, capsys, monkeypatch, trains):
-        train_round(picked_from, capsys, trains)
-        said = headless(monkeypatch, preferring(brightness), "compare", str(picked_from))
-        assert json.loads((picked_from / "arena" / "result.json").read_text()) == said[-1]["result"]
-        with Image.open(picked_from / "arena" / "result.png") as picture:
+    def test_the_result_is_left_as_a_file_and_a_picture(self, trained_from, capsys, monkeypatch):
+        said = headless(monkeypatch, preferring(brightness), "compare", str(trained_from))
+        assert json.loads((trained_from / "arena" / "result.json").read_text()) == said[-1]["result"]
+        with Image.open(trained_from / "arena" / "result.png") as picture:
             votes = said[-1]["result"]["votes"]
             assert votes > 5 and picture.height > 128 * (votes // 5)
             colours = {colour for _, colour in picture.getcolors(10**6)}
@@ -274,20 +272,19 @@ class TestTheLoop:
 
     @pytest.mark.slow
     def test_the_result_so_far_needs_no_images_and_the_images_no_votes(
-        self, picked_from, capsys, monkeypatch, trains, drawer
+        self, trained_from, capsys, monkeypatch, drawer
     ):
-        train_round(picked_from, capsys, trains)
         drawer.made.clear()
-        with Project(picked_from).busy():  # as while another program votes
-            assert taste.main(["compare", str(picked_from), "--result"]) == 0
+        with Project(trained_from).busy():  # as while another program votes
+            assert taste.main(["compare", str(trained_from), "--result"]) == 0
         assert capsys.readouterr().out == "There are no votes yet.\nnext: to vote, run compare without --result\n"
         assert drawer.made == []
-        assert told(capsys, "compare", picked_from, "--images", "10", "--prepare")["votes"] == 0
+        assert told(capsys, "compare", trained_from, "--images", "10", "--prepare")["votes"] == 0
         assert len(drawer.made) == 20
-        said = headless(monkeypatch, preferring(brightness), "compare", str(picked_from), "--images", "10")
+        said = headless(monkeypatch, preferring(brightness), "compare", str(trained_from), "--images", "10")
         assert len(drawer.made) == 20
-        shutil.rmtree(picked_from / "arena" / "images")
-        assert told(capsys, "compare", picked_from, "--result") == said[-1]["result"]
+        shutil.rmtree(trained_from / "arena" / "images")
+        assert told(capsys, "compare", trained_from, "--result") == said[-1]["result"]
         assert len(drawer.made) == 20
 
     def test_a_pick_after_questions_is_no_further_answer(self, project, capsys, monkeypatch, drawer):
@@ -325,11 +322,10 @@ class TestTheLoop:
         assert answers() == 2, "the mark is there again"
 
     @pytest.mark.slow
-    def test_strengths_and_files_are_contestants(self, picked_from, tmp_path, capsys, monkeypatch, trains):
-        train_round(picked_from, capsys, trains)
+    def test_strengths_and_files_are_contestants(self, trained_from, tmp_path, capsys, monkeypatch):
         (tmp_path / "other.safetensors").write_text("other")
         between = f"base,round-1@0.5,{tmp_path / 'other.safetensors'}"
-        said = headless(monkeypatch, preferring(brightness), "compare", str(picked_from), "--between", between)
+        said = headless(monkeypatch, preferring(brightness), "compare", str(trained_from), "--between", between)
         assert said[-1]["result"]["contestants"] == ["base", "round-1 at 0.5", "other"]
 
     def test_files_may_have_commas_and_at_signs_in_their_names(self, project, tmp_path):
@@ -344,35 +340,32 @@ class TestTheLoop:
         ]  # fmt: skip
         assert found[1].file == folder / "b@2,5.safetensors"
 
-    def test_another_training_has_other_votes(self, picked_from, capsys, monkeypatch, trains):
-        train_round(picked_from, capsys, trains)
-        headless(monkeypatch, preferring(brightness), "compare", str(picked_from))
-        (picked_from / "round-1" / "adapter.safetensors").write_text("trained anew")
-        assert told(capsys, "status", picked_from)["next"] == "compare"
+    def test_another_training_has_other_votes(self, trained_from, capsys, monkeypatch):
+        headless(monkeypatch, preferring(brightness), "compare", str(trained_from))
+        (trained_from / "round-1" / "adapter.safetensors").write_text("trained anew")
+        assert told(capsys, "status", trained_from)["next"] == "compare"
 
-    def test_the_next_round_asks_where_it_is_uncertain(self, picked_from, capsys, trains):
-        train_round(picked_from, capsys, trains)
-        with (picked_from / "prompts.txt").open("a") as stream:
+    def test_the_next_round_asks_where_it_is_uncertain(self, trained_from, capsys):
+        with (trained_from / "prompts.txt").open("a") as stream:
             stream.write("".join(f"\nan owl {i}" for i in range(40)))
-        told(capsys, "next", picked_from)
-        plan = json.loads((picked_from / "round-2" / "plan.json").read_text())
+        told(capsys, "next", trained_from)
+        plan = json.loads((trained_from / "round-2" / "plan.json").read_text())
         prompts = {one["prompt"] for one in plan["images"]}
         assert len(prompts) == 8 and sum("owl" in prompt for prompt in prompts) >= 6, "new ones come first"
 
     @pytest.mark.slow
-    def test_the_next_round_is_nearer_to_what_was_lost(self, picked_from, capsys, monkeypatch, trains):
-        train_round(picked_from, capsys, trains)
+    def test_the_next_round_is_nearer_to_what_was_lost(self, trained_from, capsys, monkeypatch):
         darker = preferring(lambda path, prompt: -brightness(path, prompt))
-        said = headless(monkeypatch, darker, "compare", str(picked_from))
+        said = headless(monkeypatch, darker, "compare", str(trained_from))
         assert said[-1]["result"]["win_rate"] == 0.0
-        with (picked_from / "prompts.txt").open("a") as stream:
+        with (trained_from / "prompts.txt").open("a") as stream:
             stream.write("".join(f"\nan owl at night {i}" for i in range(40)))
             stream.write("".join(f"\na quick fox {i}0" for i in range(8)))
-        told(capsys, "next", picked_from)
-        plan = json.loads((picked_from / "round-2" / "plan.json").read_text())
+        told(capsys, "next", trained_from)
+        plan = json.loads((trained_from / "round-2" / "plan.json").read_text())
         prompts = {one["prompt"] for one in plan["images"]}
         assert sum("quick fox" in prompt for prompt in prompts) >= 6, "all prompts with a fox were lost"
-        assert not prompts & set(settings(picked_from)["held_out"])
+        assert not prompts & set(settings(trained_from)["held_out"])
 
 
 class TestTrain:
