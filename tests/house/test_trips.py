@@ -20,6 +20,7 @@ from tests.source_tree import ROOT
 from tests.trainer.builders import run_here
 from tests.trainer.online.builders import write_online
 from tests.trainer.test_outcomes import started
+from tests.usual import usual
 
 PROGRAM = f"{ROOT}/modules/"
 CARRIERS = (Rollouts, OnlineBatch, OnlineGroup, PairBatch, ImageBatch, AccumulationGroup)
@@ -82,7 +83,10 @@ def test_every_mode_with_rollouts_has_a_limit() -> None:
     assert LIMITS.keys() == {key for key, mode in MODES.items() if mode.online}
 
 
-@pytest.mark.parametrize(("mode", "limit"), LIMITS.items())
+# of the modes that learn from the sampler's steps, and of those that learn from noised images, one each
+@pytest.mark.parametrize(
+    ("mode", "limit"), usual(LIMITS.items(), *((mode, LIMITS[mode]) for mode in ("GRPO", "DGPO")))
+)
 def test_the_trip_of_a_rollouts_image_does_not_grow(tmp_path: Path, mode: str, limit: int) -> None:
     config = write_online(tmp_path, mode, max_steps=1)
     rooms = rooms_of("EpochMaker.make", ".forward_backward", lambda: run_here(config))
