@@ -88,7 +88,6 @@ def test_commands_wait_for_no_file_and_one_that_is_refused_ends_nothing(run, mon
     wait_until(lambda: read_status(run).state == "stopped")
 
 
-@pytest.mark.slow
 def test_a_command_on_its_way_still_arrives_after_the_run_was_left(run, monkeypatch):
     fetching(monkeypatch, lambda: asyncio.sleep(3600))
 

@@ -85,7 +85,6 @@ def test_a_run_outlives_its_connection_and_is_followed_from_the_same_byte(server
     assert "no training is running" in capsys.readouterr().out
 
 
-@pytest.mark.slow  # the test above shows that a run outlives its connection
 def test_the_terminal_stops_looking_and_the_run_continues(run):
     command = [sys.executable, str(ROOT / "scripts" / "train_remote.py"), "follow"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

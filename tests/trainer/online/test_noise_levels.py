@@ -34,7 +34,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", usual(CASES, "no noise", "more noise than there is"))
+@pytest.mark.parametrize("name", usual(CASES, "no noise", "no step in the range", "more noise than there is"))
 def test_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:

@@ -138,7 +138,6 @@ def test_votes_are_for_the_images_that_were_shown_in_whatever_order_they_were_ma
         assert max(reward, key=reward.__getitem__) == max(light, key=light.__getitem__)
 
 
-@pytest.mark.slow
 def test_what_is_liked_alike_teaches_nothing_and_says_so(tmp_path: Path) -> None:
     heard = Votes()
 
