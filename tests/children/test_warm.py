@@ -52,6 +52,7 @@ def run_new(script: Path, env: Mapping[str, str] | None = None) -> subprocess.Co
     )
 
 
+@pytest.mark.slow
 def test_a_script_sees_what_it_would_see_in_a_new_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

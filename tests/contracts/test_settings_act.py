@@ -36,14 +36,15 @@ have all of them in the usual run, each other part some, and each of them is the
 LONG = (
     *(f"{part}.offload_fraction" for part in (*(f"text_encoder{n}" for n in ("", "_2", "_3")), "transformer", "unet")),
     "custom_conditioning_image", "embedding.is_output_embedding", "embedding.stop_training_after",
-    "rlhf_dgpo_clip_kl", "rlhf_dgpo_group_strategy", "rlhf_dgpo_use_ema_ref", "rlhf_dpo_save_best",
-    "rlhf_dpo_validation", "rlhf_dpo_validation_percentage", "rlhf_ema_ref_device", "rlhf_ema_ref_max_decay",
-    "rlhf_keep_image_epochs", "rlhf_norm_guard", "rlhf_off_policy", "rlhf_online_dpo_beta",
-    "rlhf_person_timeout", "rlhf_ratio_check", "rlhf_short_step", "rlhf_switch_ema_ref", "rlhf_time_shift",
-    "rlhf_timestep_std", "samples.0.base_image_path", "samples.0.mask_image_path",
-    "samples.0.text_encoder_1_sequence_length", "samples.0.text_encoder_2_sequence_length",
-    "samples.0.text_encoder_4_sequence_length", "text_encoder.sequence_length",
-    "text_encoder_4.stop_training_after",
+    "rlhf_dgpo_clip_kl", "rlhf_dgpo_group_strategy", "rlhf_dgpo_use_ema_ref", "rlhf_dpo_patience_enabled",
+    "rlhf_dpo_reference_cache_draws", "rlhf_dpo_save_best", "rlhf_dpo_validation",
+    "rlhf_dpo_validation_draws", "rlhf_dpo_validation_percentage", "rlhf_ema_ref_device",
+    "rlhf_ema_ref_max_decay", "rlhf_ema_ref_ramp_rate", "rlhf_keep_image_epochs", "rlhf_norm_guard",
+    "rlhf_off_policy", "rlhf_online_dpo_beta", "rlhf_person_timeout", "rlhf_ratio_check", "rlhf_short_step",
+    "rlhf_switch_ema_ref", "rlhf_time_shift", "rlhf_timestep_std", "samples.0.base_image_path",
+    "samples.0.mask_image_path", "samples.0.text_encoder_1_sequence_length",
+    "samples.0.text_encoder_2_sequence_length", "samples.0.text_encoder_4_sequence_length",
+    "text_encoder.sequence_length", "text_encoder_4.stop_training_after",
 )  # fmt: skip
 """Settings whose case takes about a second or more, mostly because two runs are made for it alone. What they do is also
 asserted where their feature is tested.

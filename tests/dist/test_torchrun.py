@@ -25,6 +25,7 @@ from tests.trainer.builders import (
     write_likes,
     write_pairs,
 )
+from tests.usual import usual
 
 pytestmark = pytest.mark.dist
 
@@ -83,7 +84,7 @@ class Validations(Callback):
         self.losses.append(metrics["dpo/val_loss"])
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", usual(CASES, "preference", "supervised", "five_pairs", "likes"))
 def test_two_processes_train_the_weights_of_one(tmp_path: Path, name: str) -> None:
     changes = {**COMMON, **CASES[name]}
     alone, each = BATCH_SIZES.get(name, (4, 2))

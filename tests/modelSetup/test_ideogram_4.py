@@ -289,6 +289,7 @@ def test_settings_of_other_programs_that_name_it_are_of_this_family(tmp_path: Pa
     assert any(GUIDE in str(note) and "no guidance" in str(note) for note in notes)
 
 
+@pytest.mark.slow
 def test_the_sample_script_loads_it_in_the_type_that_is_asked_for(
     without_guide: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

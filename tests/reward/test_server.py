@@ -477,9 +477,9 @@ from scripts import reward_server
 answer = reward_server.answer
 def slow_answer(*asked):
     print("scoring", flush=True)
-    time.sleep(8.0)
+    time.sleep(2.5)
     return answer(*asked)
-reward_server.answer = slow_answer
+reward_server.answer, reward_server.END_SECONDS = slow_answer, 1.0
 reward_server.main(sys.argv[1:])
 """
 """A server that needs longer for an image than those who have not sent all of their requests may wait."""
@@ -515,7 +515,7 @@ def test_a_server_that_is_told_to_end_finishes_complete_requests_and_waits_for_n
             assert late.recv(1000).startswith(b"HTTP/1.1 200")
             late.close()
             process.wait(30)
-            # two times 8 s of work, and not the minute that a body may take
+            # two times 2.5 s of work, and not the minute that a body may take
             assert time.monotonic() - told < 45
         assert "Traceback" not in process.stderr.read()
     finally:

@@ -87,6 +87,8 @@ def test_what_is_not_known_is_said(open_window: OpenWindow, tmp_path: Path) -> N
     hands.wait(lambda: line(hands).said.startswith("Needs 9.0 GiB on a CUDA GPU; this computer has none"))
 
 
+# the real trainer is tried in ``test_trial.py``
+@pytest.mark.slow
 def test_a_trial_measures_a_step_and_leaves_no_run_behind(open_window: OpenWindow, tmp_path: Path) -> None:
     predicts(tmp_path)
     hands = open_window(trainer=("--steps", "3", "--pace", "0.3"))
