@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
             if finding.cure:
                 print(f"        -> {finding.cure}")
     if options.json:
-        print(json.dumps([finding.as_data() for finding in found], indent=2))
+        print(json.dumps([asdict(finding) for finding in found], indent=2))
     return 2 if any(finding.state == FAULT for finding in found) else 0
 
 

@@ -32,7 +32,6 @@ from modules.util.bucket import bucket_of
 from modules.util.display import counted
 from modules.util.dpo_curation_util import (
     CONCEPTS_NAME,
-    IMAGE_EXTENSIONS,
     SIDES,
     FinalizedPair,
     check_dpo_pairs,
@@ -44,6 +43,7 @@ from modules.util.dpo_curation_util import (
 )
 from modules.util.errors import DataError, UserError, list_offenders
 from modules.util.jsonio import read_json, write_json
+from modules.util.pairs.dpo_pair_files import image_files
 from modules.util.pairs.pair_sources import check_sources
 
 Progress = Callable[[str], None]
@@ -217,12 +217,7 @@ def _buckets(
 ) -> tuple[list[FinalizedPair], list[str]]:
     """The pairs with readable sizes, and those whose sides have different shapes."""
     files = [
-        {
-            dpo_pair_key(path, folder): path
-            for path in folder.rglob("*")
-            if path.suffix.lower() in IMAGE_EXTENSIONS and path.is_file()
-        }
-        for folder in (chosen, rejected)
+        {dpo_pair_key(path, folder): path for path in image_files(folder.rglob("*"))} for folder in (chosen, rejected)
     ]
     pairs, mixed = [], []
     for key in keys:

@@ -96,7 +96,7 @@ class Fetch:
         self._check_room(todo)
         for name, size in todo.items():
             if name in self._continued:
-                await self._grow(far, name, size)
+                await self._pieces(far, name, name, self.owned.path(name).stat().st_size, size)
             else:
                 sha256 = digests[name]
                 if _grows(name):
@@ -218,9 +218,6 @@ class Fetch:
                 raise UserError(f"{shown(name)} changed on {far.remote.address()}", hint="fetch again")
             append_at(self.owned, target, offset, data)
             offset += len(data)
-
-    async def _grow(self, far: Far, name: str, size: int) -> None:
-        await self._pieces(far, name, name, self.owned.path(name).stat().st_size, size)
 
     async def _bring(self, far: Far, name: str, size: int, sha256: str) -> None:
         """Fetch a file to a temporary name, then move it into place if its hash is correct."""

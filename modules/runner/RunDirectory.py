@@ -231,6 +231,10 @@ class RunDirectory:
         found = ProcessId.from_dict(self.launch_record().get("process"))
         return found if found is not None and found.alive() else None
 
+    def is_live(self) -> bool:
+        """Return whether a trainer is working here or starting."""
+        return self.trainer() is not None or self.launched() is not None
+
     def launch_record(self) -> dict[str, Any]:
         """The launcher's record of the last start of a trainer; empty if there was none."""
         record = self._read(self.launch_path)

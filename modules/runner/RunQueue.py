@@ -87,7 +87,13 @@ class RunQueue:
 
     def entries(self) -> list[QueueEntry]:
         """All entries in order."""
-        return self._load()
+        if not self.path.exists():
+            return []
+        data = read_json(self.path, "queue of runs")
+        entries = data.get("entries") if isinstance(data, dict) and data.get("version") == VERSION else None
+        if not isinstance(entries, list):
+            raise _damaged(f"{self.path} is not a run queue")
+        return [QueueEntry.from_dict(entry, f"{self.path}, entry {n}") for n, entry in enumerate(entries)]
 
     def add(self, run: RunDirectory, config: dict[str, Any], title: str = "") -> QueueEntry:
         """Append a run with its current settings.
@@ -98,7 +104,7 @@ class RunQueue:
         with self._changing() as entries:
             if any(e.run_dir == str(run.path) and e.state in ("waiting", "running") for e in entries):
                 raise UserError(f"{run.path} is already in the queue", hint=_ANOTHER)
-            if run.trainer() is not None or run.launched() is not None:
+            if run.is_live():
                 raise UserError(f"training is running in {run.path}", hint=_ANOTHER)
             run.create()
             run.write_config(config)
@@ -162,21 +168,12 @@ class RunQueue:
                 if entry.id == entry_id:
                     entry.state, entry.note, entry.starter = state, note, None
 
-    def _load(self) -> list[QueueEntry]:
-        if not self.path.exists():
-            return []
-        data = read_json(self.path, "queue of runs")
-        entries = data.get("entries") if isinstance(data, dict) and data.get("version") == VERSION else None
-        if not isinstance(entries, list):
-            raise _damaged(f"{self.path} is not a run queue")
-        return [QueueEntry.from_dict(entry, f"{self.path}, entry {n}") for n, entry in enumerate(entries)]
-
     @contextmanager
     def _changing(self) -> Iterator[list[QueueEntry]]:
         with self._lock_file() as handle:
             if not lock_within(handle, LOCK_SECONDS):
                 raise UserError(f"the queue {self.path} is in use by a program that does not respond")
-            entries = self._load()
+            entries = self.entries()
             before = [asdict(entry) for entry in entries]
             yield entries
             after = [asdict(entry) for entry in entries]

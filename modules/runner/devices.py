@@ -69,15 +69,13 @@ def run_using(device: str, besides: RunDirectory | None = None) -> RunDirectory 
         run = RunDirectory(path)
         if besides is not None and run.path == besides.path:
             continue
-        if (run.trainer() or run.launched()) is not None and overlap(device, device_of(run)):
+        if run.is_live() and overlap(device, device_of(run)):
             return run
     return None
 
 
 def waiting_for(run: RunDirectory, device: str) -> str:
     """The message for a waiting run."""
-    return f"waits for the run in {run.path}, which uses {_words(device, device_of(run))}"
-
-
-def _words(wanted: str, used: str) -> str:
-    return "the same device" if UNKNOWN in (wanted, used) else plain(used)
+    used = device_of(run)
+    shared = "the same device" if UNKNOWN in (device, used) else plain(used)
+    return f"waits for the run in {run.path}, which uses {shared}"

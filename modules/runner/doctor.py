@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
@@ -51,10 +51,6 @@ class Finding:
     state: str
     found: str
     cure: str = ""
-
-    def as_data(self) -> dict[str, str]:
-        """Convert to plain data for programs."""
-        return asdict(self)
 
 
 def examine(folders: Mapping[str, Path]) -> Iterator[Finding]:

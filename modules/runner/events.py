@@ -12,6 +12,7 @@ import math
 import os
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,13 @@ def parse_event(line: bytes) -> dict[str, Any] | None:
         return None
     valid = isinstance(event, dict) and isinstance(event.get("kind"), str) and type(event.get("seq")) is int
     return event if valid else None
+
+
+def step_of(event: Mapping[str, Any]) -> int | None:
+    """The optimizer step an event belongs to; ``None`` if unknown."""
+    progress = event.get("progress")
+    step = progress.get("global_step") if isinstance(progress, Mapping) else None
+    return step if type(step) is int else None
 
 
 class EventReader:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from modules.runner.events import ERROR_CATEGORIES, last_sequence
+from modules.runner.events import ERROR_CATEGORIES, last_sequence, step_of
 from modules.runner.known_runs import note_run
 from modules.runner.outcome import TAIL_BYTES, Outcome, interpret
 from modules.runner.ProcessId import ProcessId
@@ -98,7 +98,7 @@ def launch(
             "choose another folder, or resume the run there",
         )  # fmt: skip
     run.create()
-    if run.trainer() is not None or run.launched() is not None:
+    if run.is_live():
         raise UserError(f"training is already running in {run.path}", hint="stop it or choose another folder")
     if config is not None:
         run.write_config(dict(config))
@@ -161,7 +161,11 @@ def settle(run: RunDirectory, returncode: int | None = None) -> Outcome | None:
             return _with_resume(run, _as_told(finished, error))
         if not started and not record:
             return None
-        outcome = _with_resume(run, _ended_by_user(run, record) or interpret(returncode, log_tail(run)))
+        if record.get("ended") is True:
+            outcome = Outcome("killed", "the trainer was ended on request")
+        else:
+            outcome = interpret(returncode, log_tail(run))
+        outcome = _with_resume(run, outcome)
         try:
             with run.writer() as writer:
                 if not outcome.ok:
@@ -189,12 +193,6 @@ def _last_words(
         elif event["kind"] == "run_finished":
             finished = event
     return started, error, finished
-
-
-def _ended_by_user(run: RunDirectory, record: dict[str, Any]) -> Outcome | None:
-    if record.get("ended") is not True:
-        return None
-    return Outcome("killed", "the trainer was ended on request")
 
 
 def _with_resume(run: RunDirectory, outcome: Outcome) -> Outcome:
@@ -233,13 +231,12 @@ def _last_backup(events: Sequence[dict[str, Any]]) -> tuple[int, int]:
     """Step of the last backup (or 0) and total number of steps (0 if training had not begun), from a run's events."""
     step, total = 0, 0
     for event in events:
-        progress = event.get("progress")
-        at = progress.get("global_step") if isinstance(progress, dict) else None
+        at = step_of(event)
         if event["kind"] == "run_started":
             total = event["total_steps"] if isinstance(event.get("total_steps"), int) else 0
             # a new run moves the backups of the previous run aside
-            step = at if event.get("resumed_from") and isinstance(at, int) else 0
-        elif event["kind"] == "backup" and isinstance(at, int):
+            step = at if event.get("resumed_from") and at is not None else 0
+        elif event["kind"] == "backup" and at is not None:
             step = at
     return step, total
 

@@ -152,13 +152,9 @@ def explain(text: str) -> Outcome | None:
     """Explain a cause in a traceback or log that the user can fix; ``None`` if there is none."""
     for pattern, outcome in _LOG_PATTERNS:
         if match := pattern.search(text):
-            return _with_detail(outcome, match)
+            detail = match.groupdict().get("detail")
+            return replace(outcome, message=f"{outcome.message}: {detail}") if detail else outcome
     return None
-
-
-def _with_detail(outcome: Outcome, match: re.Match[str]) -> Outcome:
-    detail = match.groupdict().get("detail")
-    return replace(outcome, message=f"{outcome.message}: {detail}") if detail else outcome
 
 
 def _by_signal(name: str) -> Outcome:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from modules.runner.events import step_of
 from modules.runner.known_runs import known_runs
 from modules.runner.RunDirectory import CONFIG_BYTES, RunDirectory
 from modules.spec.registry import MODES
@@ -92,7 +93,7 @@ def pace_of(run: RunDirectory, online: bool = False) -> Pace | None:
     begin: tuple[float, int] | None = None
     paused_at, away = 0.0, 0.0
     for event in run.reader().poll(MAX_EVENTS):
-        kind, when, at = event["kind"], event.get("t"), _step_of(event)
+        kind, when, at = event["kind"], event.get("t"), step_of(event)
         if not isinstance(when, (int, float)):
             continue
         if kind == "run_started":
@@ -108,9 +109,3 @@ def pace_of(run: RunDirectory, online: bool = False) -> Pace | None:
                 done = at - begin[1]
                 found = Pace(max(0.0, when - begin[0] - away) / done, done, run.path)
     return found
-
-
-def _step_of(event: Mapping[str, Any]) -> int | None:
-    place = event.get("progress")
-    step = place.get("global_step") if isinstance(place, Mapping) else None
-    return step if isinstance(step, int) else None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from modules.runner.events import parse_event, step_of
 from modules.runner.known_runs import known_runs
 from modules.runner.RunDirectory import CONFIG_BYTES, RunDirectory
 from modules.spec.registry import MODES
@@ -26,7 +26,6 @@ class RunSummary:
     """One run.
 
     Args:
-        path: its folder.
         when: time of its last event, seconds since 1970.
         mode: displayed name of its way of learning.
         steps, total_steps: optimizer steps done and planned; 0 if unknown.
@@ -81,13 +80,12 @@ def summary_of(folder: Path) -> RunSummary | None:
     config = config if isinstance(config, Mapping) else {}
     steps, total, state = 0, 0, "died"
     for event in _last_events(run.events_path):
-        progress = event.get("progress")
-        at = progress.get("global_step") if isinstance(progress, Mapping) else None
-        steps = at if isinstance(at, int) else steps
+        at = step_of(event)
+        steps = steps if at is None else at
         planned = event.get("total_steps")
         total = planned if isinstance(planned, int) else total
         state = str(event.get("status")) if event.get("kind") == "run_finished" else "died"
-    if run.trainer() is not None or run.launched() is not None:
+    if run.is_live():
         state = _LIVE
     elif state == "died" and run.is_mirror:
         state = REMOTE
@@ -101,11 +99,8 @@ def _last_events(path: Path) -> Iterator[Mapping[str, Any]]:
         stream.seek(max(0, size - TAIL_BYTES))
         lines = stream.read().splitlines()
     for line in lines:
-        try:
-            event = json.loads(line)
-        except ValueError:  # the first line is truncated, and the last may be incomplete
-            continue
-        if isinstance(event, Mapping):
+        # the first line is truncated, and the last may be incomplete
+        if (event := parse_event(line)) is not None:
             yield event
 
 

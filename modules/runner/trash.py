@@ -33,7 +33,7 @@ def delete_run(folder: Path) -> Path:
     run = RunDirectory(folder)
     if run.path.is_symlink() or not run.events_path.is_file() or not run.config_path.is_file():
         raise UserError(f"{run.path} is not the folder of a run", hint="it is left as it is")
-    if run.trainer() is not None or run.launched() is not None:
+    if run.is_live():
         raise UserError(f"training is running in {run.path}", hint="stop it first")
     if (run.path.parent.parent / "project.json").is_file():
         raise UserError(

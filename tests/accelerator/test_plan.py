@@ -12,6 +12,7 @@ from modules.accelerator.plan import AccelerationPlan, build_plan
 from modules.accelerator.slots import Checked
 from modules.util.errors import UserError
 from tests.accelerator.models import denoise, flux, noise, velocity
+from tests.usual import usual
 
 torch.set_num_threads(1)
 
@@ -110,7 +111,7 @@ def test_forced_gradients_and_latents_without_graph():
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("paradigm", ["coupled", "decoupled"])
+@pytest.mark.parametrize("paradigm", usual(["coupled", "decoupled"], "decoupled"))
 def test_the_unconditional_half_runs_the_same_program_in_training(paradigm):
     """Gradients are off around it in training as well; ``branch`` decides as it did in the rollout."""
     torch._dynamo.reset()

@@ -73,6 +73,7 @@ def test_what_is_no_entry(value, words):
         parse_slots(value)
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -238,6 +239,7 @@ def test_parameters_left_over_are_refused():
         params.finish()
 
 
+@pytest.mark.slow
 def test_checking_a_section_loads_no_torch():
     program = (
         "import sys\nfrom modules.accelerator.plan import build_plan\n"

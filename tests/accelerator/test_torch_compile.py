@@ -149,6 +149,7 @@ def test_gradients_are_those_of_the_plain_model():
     plan.teardown()
 
 
+@pytest.mark.slow
 def test_cached_rollouts_of_a_compiled_model(graphs):
     """Both at once, where only the images matter."""
     section = {

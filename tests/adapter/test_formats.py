@@ -87,14 +87,14 @@ def pipeline() -> Any:
     ("layout", "options"),
     [
         pytest.param(layout, options, id=f"{name}-{layout}", marks=marks)
-        for name, options, slow in (
-            ("lora", {}, None),
-            ("rslora", {"rank_stabilized": True}, None),
-            ("dora", {"decompose": True}, None),
-            ("unet-only", {"parts": ("unet",)}, DIFFUSERS),
+        for name, options, usually in (
+            ("lora", {}, KOHYA),
+            ("rslora", {"rank_stabilized": True}, DIFFUSERS),
+            ("dora", {"decompose": True}, DIFFUSERS),
+            ("unet-only", {"parts": ("unet",)}, None),
         )
         for layout in (KOHYA, DIFFUSERS)
-        for marks in [pytest.mark.slow if layout == slow else ()]
+        for marks in [() if layout == usually else pytest.mark.slow]
     ],
 )
 def test_diffusers_makes_the_same_image(
@@ -121,6 +121,7 @@ def test_diffusers_makes_the_same_image(
     assert not torch.allclose(ours, base_image(), atol=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["LOHA", "LOKR", "OFT_2"])
 def test_other_kinds_come_back_from_kohya_files(tmp_path: Path, kind: str) -> None:
     handle = trained(kind=kind)

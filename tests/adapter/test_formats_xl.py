@@ -19,6 +19,7 @@ from tests.tiny import SIZE, tiny_setup
 from tests.tiny.batches import images
 from tests.tiny.copies import Original
 from tests.tiny.stable_diffusion_xl import write_levels
+from tests.usual import usual
 
 KEY = "STABLE_DIFFUSION_XL_10_BASE"
 PARTS = ("unet", "text_encoder", "text_encoder_2")
@@ -143,7 +144,7 @@ def test_legacy_names_are_those_of_other_programs(folder: Path) -> None:
     } <= set(legacy(folder))
 
 
-@pytest.mark.parametrize("spelled", [legacy, comfy])
+@pytest.mark.parametrize("spelled", usual([legacy, comfy], comfy))
 def test_other_spellings_are_read(folder: Path, tmp_path: Path, spelled: Any) -> None:
     path = tmp_path / "adapter.safetensors"
     save_file(spelled(folder), path)
@@ -153,6 +154,7 @@ def test_other_spellings_are_read(folder: Path, tmp_path: Path, spelled: Any) ->
     assert torch.allclose(image(model), image(expected.model), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_diffusers_makes_the_same_image(folder: Path, tmp_path: Path) -> None:
     from diffusers import StableDiffusionXLPipeline
 

@@ -19,6 +19,7 @@ from modules.util.config.load import read_config
 from modules.util.errors import UnsupportedError, UserErrors
 from tests.tiny import tiny_model, tiny_setup
 from tests.tiny.batches import image_batch
+from tests.usual import usual
 
 KINDS = {
     "LORA": {},
@@ -62,7 +63,18 @@ def outputs(model: Model) -> tuple[torch.Tensor, Conditioning]:
     return setup.score(model, batch.latents_BChw, text, draw, batch.size), text
 
 
-@pytest.mark.parametrize(("kind", "kept"), PAIRS)
+# every kind, every way, and all that is refused
+USUAL = {
+    ("LORA", "FLOAT_8"),
+    ("LORA", MAIN_MEMORY),
+    ("LOHA", "INT_8"),
+    ("LOKR", MAIN_MEMORY),
+    ("OFT_2", "NFLOAT_4"),
+    *REFUSED,
+}
+
+
+@pytest.mark.parametrize(("kind", "kept"), usual(PAIRS, *USUAL))
 def test_a_kind_is_trained_exactly_or_refused(kind: str, kept: str) -> None:
     model = kept_so(kept)
     with torch.no_grad():

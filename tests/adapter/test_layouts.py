@@ -59,12 +59,14 @@ def base_image(key: str) -> torch.Tensor:
     return image(tiny_model(key))
 
 
+# large models; reading takes the names that writing makes, which other tests hold
+RARELY = ("FLUX_2_DEV", "HI_DREAM_FULL", "IDEOGRAM_4", "KREA_2", "STABLE_DIFFUSION_20")
 # the other layouts of most families have the same names with other prefixes, or the names of the modules themselves
 QUICK = [
     (key, layout)
     for key in naming_families()
     for layout in LAYOUTS
-    if layout == KOHYA
+    if (layout == KOHYA and key not in RARELY)
     or key in (FLUX, "STABLE_DIFFUSION_15")
     or (layout == DIFFUSERS and key in (SD3, "STABLE_DIFFUSION_XL_10_BASE", "QWEN", "SANA"))
 ]
@@ -82,7 +84,7 @@ def test_what_is_written_is_read_again(key: str, layout: str, tmp_path: Path) ->
     assert_same(handle, reread(key, path))
 
 
-@pytest.mark.parametrize("key", usual(naming_families(), "Z_IMAGE", "LUMINA_2"))
+@pytest.mark.parametrize("key", usual(naming_families(), "Z_IMAGE"))
 def test_names_of_diffusers_after_the_prefix_of_comfyui_are_read(key: str, tmp_path: Path) -> None:
     """ai-toolkit saves so, and the training adapter of Z-Image-Turbo is published so."""
     spec = tiny_setup(key).spec
@@ -125,13 +127,10 @@ CASES = [
 ]
 
 
-# its own names for modules are the same code for all families
-ALIKE = ("FLUX_2_DEV", "CHROMA_1", "KREA_2", "LUMINA_2", "ERNIE", "HI_DREAM_FULL", "Z_IMAGE")
-
-
+# the names of diffusers' own modules are the same code for all families
 @pytest.mark.parametrize(
     ("key", "layout", "patterns"),
-    usual(CASES, *(case for case in CASES if case[0] not in ALIKE or case[1] != DIFFUSERS)),
+    usual(CASES, *(case for case in CASES if case[0] == FLUX or case[1] != DIFFUSERS)),
 )
 def test_diffusers_makes_the_same_image(
     key: str, layout: str, patterns: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -270,7 +269,7 @@ def test_oft_has_no_patterns() -> None:
     [
         ("QWEN_EDIT", "QWEN"),
         pytest.param("QWEN_EDIT_PLUS", "QWEN", marks=pytest.mark.slow),
-        ("LONGCAT_IMAGE_EDIT", "LONGCAT_IMAGE"),
+        pytest.param("LONGCAT_IMAGE_EDIT", "LONGCAT_IMAGE", marks=pytest.mark.slow),
     ],
 )
 def test_models_that_edit_have_the_layers_of_those_that_do_not(key: str, alike: str, tmp_path: Path) -> None:
@@ -304,7 +303,7 @@ COMFY_ENCODERS = {
 
 # one for each class of encoders; the names of all are in the lists of ``test_golden``
 @pytest.mark.parametrize(
-    "key", usual(COMFY_ENCODERS, "QWEN", "Z_IMAGE", "FLUX_2_DEV", "KREA_2", "SANA", "PIXART_ALPHA")
+    "key", usual(COMFY_ENCODERS, "QWEN", "Z_IMAGE", "KREA_2", "SANA", "PIXART_ALPHA")
 )
 def test_layers_of_text_encoders_as_comfyui_has_them(key: str, tmp_path: Path) -> None:
     handle = trained_family(key, parts=("text_encoder",))

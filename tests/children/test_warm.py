@@ -86,6 +86,7 @@ def test_a_script_ends_as_a_new_process_does(tmp_path: Path, text: str, status: 
     assert fork.returncode == status and said in fork.stderr and said in new.stderr
 
 
+@pytest.mark.slow  # what a script sees and how it ends is compared above, draws of numbers among it
 def test_a_run_trains_the_weights_of_a_new_process(tmp_path: Path) -> None:
     forked, new = write_config(tmp_path / "forked"), write_config(tmp_path / "new")
     _, train, *arguments = command(forked)

@@ -121,8 +121,15 @@ MODES = {
 CASES = {**{mode.value: (mode, 0) for mode in MODES}, "edits": (CurationMode.TRIAGE, 1)}
 
 
-@pytest.mark.parametrize("undo", [False, True], ids=["answer", "undo"])
-@pytest.mark.parametrize("case", usual(CASES, CurationMode.TRIAGE.value, "edits"))
+@pytest.mark.parametrize(
+    ("case", "undo"),
+    [
+        pytest.param(case, undo, id=f"{case}-{'undo' if undo else 'answer'}", marks=marks)
+        for case in CASES
+        for undo in (False, True)
+        for marks in [() if case == CurationMode.TRIAGE.value or (case == "edits" and not undo) else pytest.mark.slow]
+    ],
+)
 def test_an_answer_that_saves_a_pair_is_never_half_given_or_half_undone(
     case: str, undo: bool, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from modules.util.config.TrainConfig import TrainConfig
 from tests.dataLoader.builders import AveragingModel, AveragingSetup, concept, config, write_image
 from tests.tiny import tiny_folder, tiny_setup
 from tests.trainer.builders import settings, write_pairs
+from tests.usual import usual
 
 torch.set_num_threads(1)
 PARTS = {"hidden_BLE": torch.bfloat16, "pooled_BE": torch.float16, "extra_BE": torch.float64}
@@ -95,8 +97,15 @@ def test_entries_of_earlier_versions_are_read_as_they_are(tmp_path: Path) -> Non
         assert torch.equal(mixed_batch.cond[name], tensor) and mixed_batch.cond[name].dtype == tensor.dtype
 
 
-@pytest.mark.parametrize("key", ["FLUX_DEV_1", "STABLE_DIFFUSION_35"])
-@pytest.mark.parametrize("weights", ["BFLOAT_16", "FLOAT_16", "FLOAT_32"])
+@pytest.mark.parametrize(
+    ("weights", "key"),
+    usual(
+        itertools.product(["BFLOAT_16", "FLOAT_16", "FLOAT_32"], ["FLUX_DEV_1", "STABLE_DIFFUSION_35"]),
+        ("BFLOAT_16", "FLUX_DEV_1"),
+        ("FLOAT_16", "STABLE_DIFFUSION_35"),
+        ("FLOAT_32", "FLUX_DEV_1"),
+    ),
+)
 def test_kept_states_of_real_encoders_are_the_live_ones(tmp_path: Path, key: str, weights: str) -> None:
     setup: BaseModelSetup = tiny_setup(key)
     concepts = [{**write_pairs(tmp_path / "data", 3)[0], "type": "STANDARD"}]

@@ -26,6 +26,7 @@ from tests.dataLoader.builders import (
     write_image,
     write_pairs,
 )
+from tests.usual import usual
 
 torch.set_num_threads(1)
 
@@ -127,7 +128,7 @@ def test_every_augmentation_is_off_for_pairs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("caching", [True, False])
-@pytest.mark.parametrize("threads", [0, 3])
+@pytest.mark.parametrize("threads", usual([0, 3], 3))
 def test_resuming_anywhere_gives_the_same_batches(tmp_path: Path, caching: bool, threads: int) -> None:
     made = dpo_config(
         tmp_path, 7, gradient_accumulation_steps=2, dataloader_threads=threads, latent_caching=caching

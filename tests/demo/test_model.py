@@ -33,6 +33,7 @@ def test_it_is_small_half_precision_and_safe() -> None:
         assert "F16" in kinds and "F32" not in kinds
 
 
+@pytest.mark.slow
 def test_diffusers_makes_the_images_we_make() -> None:
     from diffusers import StableDiffusionPipeline
 

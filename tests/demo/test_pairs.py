@@ -22,6 +22,7 @@ from scripts.demo.metadata import STYLES, Made, write_image
 from scripts.demo.pairs import finalise, load_pixels, pick_pairs, prompt_split
 from scripts.demo.taste import TASTES, Person
 from scripts.demo.world import Wish, draw_scene, render
+from tests.usual import usual
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -78,7 +79,7 @@ def test_prompts_for_judging_are_not_prompts_of_pairs() -> None:
     assert prompt_split(2)[0] != for_pairs
 
 
-@pytest.mark.parametrize("seconds", [0.04, 0.2])
+@pytest.mark.parametrize("seconds", usual([0.04, 0.2], 0.2))
 def test_the_answers_do_not_depend_on_how_fast_the_folder_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:

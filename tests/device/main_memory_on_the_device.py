@@ -65,7 +65,7 @@ def result(folder: Path, key: str = "FLUX_DEV_1") -> dict[str, torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("way", usual(WAYS, "rounded by chance", "after two passes"))
+@pytest.mark.parametrize("way", usual(WAYS, "rounded by chance"))
 def test_the_same_weights_whatever_lies_in_main_memory(way: str, tmp_path: Path) -> None:
     made = {}
     for fraction in (0.0, 0.5, 1.0):
@@ -96,7 +96,7 @@ def test_a_stopped_run_ends_with_the_same_weights(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(DEVICE != "second", reason="counts the test device's bytes")
 @pytest.mark.parametrize("fraction", usual([0.5, 1.0], 1.0))
-@pytest.mark.parametrize("way", ["adafactor in the backward pass", "after two passes"])
+@pytest.mark.parametrize("way", usual(["adafactor in the backward pass", "after two passes"], "after two passes"))
 def test_a_run_takes_what_was_predicted(way: str, fraction: float, tmp_path: Path) -> None:
     path = job(tmp_path, fraction, side=SIDE, **{**WAYS[way], "max_steps": 2})
     config = load_config(path, [])

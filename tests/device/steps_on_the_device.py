@@ -115,7 +115,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", usual(KINDS, "supervised", "one after the other"))
+@pytest.mark.parametrize("kind", usual(KINDS, "supervised"))
 def test_a_steady_step_does_not_wait_for_the_device(kind: str, tmp_path: Path, watched: Any) -> None:
     waits, order = watched
     changes = {**KINDS[kind], **(supervised(tmp_path) if kind == "supervised" else {})}
@@ -131,7 +131,7 @@ FAMILIES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("key", usual(FAMILIES, "Z_IMAGE", "KREA_2"))
+@pytest.mark.parametrize("key", usual(FAMILIES, "Z_IMAGE"))
 def test_no_family_waits(key: str, tmp_path: Path, watched: Any) -> None:
     waits, _ = watched
     assert run_here(family_config(tmp_path, key)).progress.global_step == 4

@@ -1,4 +1,8 @@
-"""A process that is killed or stopped ends the others, with a reason, and the run can be resumed."""
+"""A process that is killed or stopped ends the others, with a reason, and the run can be resumed.
+
+torchrun and what it starts import everything, which takes most of the time: in the usual run two processes without it
+are told of each other.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,15 @@ from pathlib import Path
 import psutil
 import pytest
 
+from modules.trainer.control.PeerWatch import EXIT_STATUS
+from tests.dist import group as forks
 from tests.dist.group import run_two
 from tests.dist.test_torchrun import COMMON, torchrun
 from tests.trainer.builders import ROOT, environment, events, same_weights, write_config
 
 pytestmark = pytest.mark.dist
 
+IMPATIENT = ROOT / "tests" / "dist" / "impatient.py"
 LONG = {**COMMON, "epochs": 60, "backup_after": 4, "backup_after_unit": "STEP"}
 BOUND = 90.0
 """Seconds that the rest may take to end: torchrun asks a stopped process for 30 seconds before it kills it."""
@@ -66,21 +73,41 @@ class Group:
 
 
 def impatient(config: Path, sleeper: int = -1) -> list[str]:
-    script = ROOT / "tests" / "dist" / "impatient.py"
-    return [*torchrun(config)[:-3], str(script), str(sleeper), "--config-path", str(config)]
+    return [*torchrun(config)[:-3], str(IMPATIENT), str(sleeper), "--config-path", str(config)]
 
 
+def test_a_killed_process_ends_the_other_without_a_launcher(tmp_path: Path) -> None:
+    config, run = write_config(tmp_path, **LONG), tmp_path / "run"
+    first, other = forks.Group(tmp_path, IMPATIENT, "-1", "--config-path", str(config)).processes
+    end = time.monotonic() + 120
+    while not (run / "events.jsonl").exists() or '"backup"' not in (run / "events.jsonl").read_text("utf-8"):
+        assert first.poll() is None and time.monotonic() < end
+        time.sleep(0.02)
+    other.kill()
+    try:
+        assert first.wait(BOUND) == EXIT_STATUS
+    finally:
+        first.kill()
+    expect_told(run, (tmp_path / "output-0.txt").read_text(encoding="utf-8"))
+
+
+def expect_told(run: Path, said: str) -> None:
+    """A run tells on the terminal and in its events that its second process was killed."""
+    assert "error: process 1 was killed" in said and "continue_last_backup" in said
+    told = events(run)
+    (error,) = [e for e in told if e["kind"] == "error"]
+    assert (error["message"], error["category"]) == ("process 1 was killed", "killed")
+    assert told[-1]["status"] == "failed"
+
+
+@pytest.mark.slow
 def test_a_killed_process_ends_the_other_and_says_so(tmp_path: Path) -> None:
     group = Group(torchrun(write_config(tmp_path, **LONG)), tmp_path / "run")
     group.wait_until("events.jsonl", '"backup"')
     os.kill(group.member(1).pid, signal.SIGKILL)
     said = group.ended()
-    assert "error: process 1 was killed" in said and "continue_last_backup" in said
+    expect_told(group.run, said)
     assert "scripts/train.py" not in said.partition("Traceback")[2].partition("ChildFailedError")[0]
-    told = events(group.run)
-    (error,) = [e for e in told if e["kind"] == "error"]
-    assert (error["message"], error["category"]) == ("process 1 was killed", "killed")
-    assert told[-1]["status"] == "failed"
 
 
 @pytest.mark.slow

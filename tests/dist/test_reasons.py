@@ -1,5 +1,8 @@
 """Of a run on several devices that fails, people read the error of the process that failed, whichever it was; and no
 process outlives its launcher.
+
+A launcher and what it starts import everything, which takes most of the time: in the usual run two processes without it
+are told of each other.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from modules.runner.ProcessId import ProcessId
 from modules.trainer.control.LauncherWatch import LAUNCHER_VARIABLE
 from modules.trainer.control.PeerWatch import EXIT_STATUS
 from tests.children.warm import run_warm
+from tests.dist.group import Group
 from tests.dist.test_listening import LAUNCHING
 from tests.dist.test_torchrun import COMMON
 from tests.trainer.builders import ROOT, environment, events, write_config
@@ -36,11 +40,27 @@ def fail(folder: Path, rank: int, kind: str) -> subprocess.CompletedProcess[str]
     )
 
 
-@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
 def test_too_little_memory_on_any_device_is_reported_as_that(tmp_path: Path, rank: int) -> None:
     made = fail(tmp_path, rank, "memory")
     assert made.returncode == 1, made.stderr
-    told = events(tmp_path / "run")
+    expect_too_little_memory(tmp_path, rank)
+
+
+def test_too_little_memory_of_the_second_process_is_told_by_the_first(tmp_path: Path) -> None:
+    config = write_config(tmp_path, **COMMON)
+    both = Group(tmp_path, FAILING, "1", "memory", "--config-path", str(config)).processes
+    try:
+        assert [one.wait(60) for one in both] == [1, 1]
+    finally:
+        for one in both:
+            one.kill()
+    expect_too_little_memory(tmp_path, 1)
+
+
+def expect_too_little_memory(folder: Path, rank: int) -> None:
+    told = events(folder / "run")
     (error,) = [event for event in told if event["kind"] == "error"]
     assert error["category"] == "gpu_memory" and "CUDA out of memory" in error["message"]
     assert "gradient checkpointing" in error["hint"]

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from modules.dataLoader.preflight import preflight
+from modules.trainer.control.PeerWatch import EXIT_STATUS
 from modules.trainer.distributed import train_on_each
 from modules.trainer.resume.checkpoint import find_backup, read_backup
 from modules.ui.state.RunControl import RunControl
@@ -295,6 +296,33 @@ def test_the_launcher_ignores_what_its_user_ignores_and_leaves_no_handler(tmp_pa
     finally:
         signal.signal(signal.SIGHUP, hangup)
     assert (tmp_path / "0").exists() and (tmp_path / "1").exists()
+
+
+@pytest.mark.parametrize(
+    ("ends", "status", "said"),
+    [
+        ("sys.exit(3)", 3, ""),
+        ("os.kill(os.getpid(), signal.SIGKILL)", EXIT_STATUS, "process 1, which trained on cpu, was killed (SIGKILL)"),
+    ],
+    ids=["error", "killed"],
+)
+def test_a_process_that_fails_ends_the_others_and_gives_the_run_its_status(
+    ends: str, status: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "fail.py"
+    script.write_text(
+        "import os, pathlib, signal, sys, time\n"
+        "other = pathlib.Path(sys.argv[1], 'other')\n"
+        "if os.environ['RANK'] == '0':\n"
+        "    other.write_text(str(os.getpid()))\n"
+        "    time.sleep(120)\n"
+        "while not other.exists() or not other.read_text():\n"
+        "    time.sleep(0.02)\n"
+        f"{ends}\n"
+    )
+    assert train_on_each("cpu,cpu", script, [str(tmp_path)]) == status
+    assert said in capsys.readouterr().err
+    assert not psutil.pid_exists(int((tmp_path / "other").read_text()))
 
 
 def test_torchrun_with_more_processes_than_pairs_is_not_refused(tmp_path: Path) -> None:

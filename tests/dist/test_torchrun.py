@@ -171,6 +171,7 @@ def test_processes_that_have_read_different_data_do_not_train(tmp_path: Path) ->
     assert not any(event["kind"] == "step" for event in events(tmp_path / "run"))
 
 
+@pytest.mark.slow  # it is the launcher that ends the others: see test_several_devices.py
 def test_an_error_in_the_data_ends_all_processes(tmp_path: Path) -> None:
     config = write_config(tmp_path)
     (tmp_path / "data" / "chosen" / "000.txt").write_text("another prompt", encoding="utf-8")

@@ -166,10 +166,10 @@ def _numbers(write_whole: bool, acknowledge_first: bool = False, leave: bool = F
 @pytest.mark.parametrize(
     ("subject", "finds"),
     [
-        (_numbers(True), ""),
+        pytest.param(_numbers(True), "", marks=pytest.mark.slow),
         (_numbers(False), "half"),
-        (_numbers(True, acknowledge_first=True), "other_end"),
-        (_numbers(True, leave=True), "rests"),
+        pytest.param(_numbers(True, acknowledge_first=True), "other_end", marks=pytest.mark.slow),
+        pytest.param(_numbers(True, leave=True), "rests", marks=pytest.mark.slow),
     ],
     ids=["sound", "half", "acknowledged too early", "rests"],
 )

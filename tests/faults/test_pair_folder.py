@@ -24,6 +24,7 @@ from modules.util.files.EventLog import peek
 from scripts import curate
 from tests.faults.pair_folders import change_manifest, contents, entry, make_pairs, put_row, write_images
 from tests.guard import Guard
+from tests.usual import usual
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ _FOREVER = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c)"
     ],
     ids=["a view", "a trigger", "a computed column", "a virtual table"],
 )
-@pytest.mark.parametrize("verb", ["stats", "review", "finalize"])
+@pytest.mark.parametrize("verb", usual(["stats", "review", "finalize"], "finalize"))
 def test_a_database_that_computes_is_refused_and_stays(
     script: str, verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,7 +151,11 @@ def test_a_trash_that_is_a_link_is_refused_before_anything_changes(
 @pytest.mark.parametrize("name", ["chosen", "rejected", "chosen/train", "rejected/val"])
 @pytest.mark.parametrize(
     "command",
-    [["review", "--remove", "pair_0000"], ["review", "--swap", "pair_0000"], ["finalize"], ["stats"]],
+    usual(
+        [["review", "--remove", "pair_0000"], ["review", "--swap", "pair_0000"], ["finalize"], ["stats"]],
+        ["review", "--swap", "pair_0000"],
+        ["finalize"],
+    ),
 )
 def test_a_side_that_is_a_link_is_refused_before_anything_changes(
     tmp_path: Path, person: Path, capsys: pytest.CaptureFixture[str], name: str, command: list[str]
@@ -424,7 +429,7 @@ def test_a_truncated_image_is_not_exported_by_the_functions_others_call(tmp_path
 @pytest.mark.parametrize(
     "text", [b"", b"{", b'{"pairs": [', b"\xff\xfe", b"[]", b'{"pairs": 7}', b"\0" * 4096]
 )
-@pytest.mark.parametrize("finalised", [False, True])
+@pytest.mark.parametrize("finalised", usual([False, True], True))
 def test_a_broken_manifest_next_to_a_sound_store_is_made_anew_and_kept(
     tmp_path: Path, person: Path, capsys: pytest.CaptureFixture[str], text: bytes, finalised: bool
 ) -> None:

@@ -28,6 +28,7 @@ from modules.util.program_files import ROOT
 from modules.util.web import HttpClient as http
 from scripts import taste
 from tests.generator.servers import SERVERS, A1111Server, ComfyServer, Server, SwarmServer, png, seed_of
+from tests.usual import usual
 
 REQUESTS = [ImageRequest("a red fox, sitting", seed, "blurry", 64, 48, 3, 4.0) for seed in (5, 700, 9)]
 
@@ -400,6 +401,7 @@ def test_programs_describe_themselves(server, running):
     assert ("euler" in said.samplers) == (server.KEY != "swarmui")
 
 
+@pytest.mark.parametrize("server", usual(SERVERS, SERVERS[0]), indirect=True, ids=lambda kind: kind.KEY)
 def test_a_slow_program_is_waited_for(server, running):
     server.faults.append("slow")
     server.read_faults.append("slow")

@@ -14,11 +14,13 @@ import torch
 from modules.dataLoader.BaseDataLoader import AccumulationGroup
 from modules.model.batch import ImageBatch, PairBatch, to_device
 from modules.rollout.Rollouts import Rollouts
+from modules.spec.registry import MODES
 from modules.trainer.online.batch import OnlineBatch, OnlineGroup
 from tests.source_tree import ROOT
 from tests.trainer.builders import run_here
 from tests.trainer.online.builders import write_online
 from tests.trainer.test_outcomes import started
+from tests.usual import usual
 
 PROGRAM = f"{ROOT}/modules/"
 CARRIERS = (Rollouts, OnlineBatch, OnlineGroup, PairBatch, ImageBatch, AccumulationGroup)
@@ -74,7 +76,17 @@ def told(rooms: dict[str, set[str]]) -> str:
     return "\n".join(f"{room}: {', '.join(sorted(names))}" for room, names in rooms.items())
 
 
-@pytest.mark.parametrize(("mode", "limit"), [("GRPO", 12), ("DGPO", 14)])
+LIMITS = {"GRPO": 12, "GSPO": 12, "DGPO": 14, "AWM": 15, "ONLINE_DPO": 15, "NFT": 16}
+
+
+def test_every_mode_with_rollouts_has_a_limit() -> None:
+    assert LIMITS.keys() == {key for key, mode in MODES.items() if mode.online}
+
+
+# of the modes that learn from the sampler's steps, and of those that learn from noised images, one each
+@pytest.mark.parametrize(
+    ("mode", "limit"), usual(LIMITS.items(), *((mode, LIMITS[mode]) for mode in ("GRPO", "DGPO")))
+)
 def test_the_trip_of_a_rollouts_image_does_not_grow(tmp_path: Path, mode: str, limit: int) -> None:
     config = write_online(tmp_path, mode, max_steps=1)
     rooms = rooms_of("EpochMaker.make", ".forward_backward", lambda: run_here(config))

@@ -24,6 +24,7 @@ from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UnsupportedError, UserErrors
 from tests.tiny import tiny_folder, tiny_model, tiny_setup
 from tests.tiny.batches import image_batch
+from tests.usual import usual
 
 KEYS = ["STABLE_DIFFUSION_15", "FLUX_DEV_1"]
 # a score of about one, and the rounding of random weights
@@ -71,7 +72,8 @@ def test_fewer_bits_are_nearly_the_same_model(key: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["FLOAT_8", "INT_8", "NFLOAT_4", "OFFLOAD"])
-@pytest.mark.parametrize("key", KEYS)
+# every kind of adapter is trained so on Stable Diffusion 1.5 in tests/adapter/test_kept_weights.py
+@pytest.mark.parametrize("key", usual(KEYS, "FLUX_DEV_1"))
 def test_adapters_are_trained_on_compact_weights(key: str, kind: str) -> None:
     if kind in ("INT_8", "NFLOAT_4"):
         pytest.importorskip("bitsandbytes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from functools import lru_cache
 
@@ -13,6 +14,7 @@ from modules.model.batch import Conditioning
 from modules.model.compact import FrozenLinear, quantize, roundable_layers
 from modules.model.Model import Model
 from tests.tiny import factories, tiny_model, tiny_setup
+from tests.usual import usual
 
 pytest.importorskip("bitsandbytes")
 # one family for each class of text encoder
@@ -70,8 +72,10 @@ def test_every_class_of_text_encoder_is_looked_at() -> None:
     assert classes(FAMILIES) == classes(factories())
 
 
-@pytest.mark.parametrize("kind", list(NEAR))
-@pytest.mark.parametrize("key", FAMILIES)
+# every family with one way of keeping weights after another
+@pytest.mark.parametrize(
+    ("key", "kind"), usual(itertools.product(FAMILIES, NEAR), *zip(FAMILIES, itertools.cycle(NEAR)))
+)
 def test_text_encoders_in_fewer_bits_say_nearly_the_same(key: str, kind: str) -> None:
     model, plain = tiny_model(key), tiny_model(key)
     for name in model.text_encoders:

@@ -92,6 +92,7 @@ def test_the_limit_is_one_and_a_half_megapixels(monkeypatch: pytest.MonkeyPatch)
 
 
 # the autoencoders of SD 1.5 and SDXL have the same layers, and the other parts of SD 1.5 are made sooner
+@pytest.mark.slow
 @pytest.mark.parametrize("name", usual(["sd15", "sdxl", "klein-4b", "qwen"], "sd15"))
 def test_large_images_take_little_more_than_their_tiles(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By what is predicted for autoencoders of real size; the same code runs on tensors without contents."""

@@ -39,6 +39,7 @@ def test_the_states_are_the_same_and_the_share_stays() -> None:
     assert torch.equal(made[0], made[2])
 
 
+@pytest.mark.slow
 def test_the_forecast_leaves_the_share_out() -> None:
     phases = [plan_memory(config_of(fraction), cuda=False).phases[0] for fraction in (0.0, 1.0)]
     assert phases[0].name == phases[1].name == "encoding prompts"

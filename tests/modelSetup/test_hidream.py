@@ -96,7 +96,12 @@ def by_hand(denoiser: Any, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Any) -
 
 @pytest.mark.parametrize(
     ("t", "size"),
-    [(10.0, SQUARE), (500.0, SQUARE), (990.0, SQUARE), (10.0, PADDED), (990.0, PADDED), (500.0, LARGE)],
+    usual(
+        [(10.0, SQUARE), (500.0, SQUARE), (990.0, SQUARE), (10.0, PADDED), (990.0, PADDED), (500.0, LARGE)],
+        (10.0, SQUARE),
+        (990.0, PADDED),
+        (500.0, LARGE),
+    ),
 )
 def test_a_prediction_is_the_denoiser_s_the_other_way_round(t: float, size: tuple[int, int]) -> None:
     setup, model, other = tiny_setup(KEY), tiny_model(KEY), tiny_model(KEY)
@@ -234,7 +239,7 @@ def test_the_error_names_the_repository_and_the_setting(entry: object, tmp_path:
     assert "gated" in str(caught.value)
 
 
-@pytest.mark.parametrize("entry", [None, [None, None]], ids=["unnamed", "empty"])
+@pytest.mark.parametrize("entry", usual([None, [None, None]], None), ids=["unnamed", "empty"])
 def test_encoder_and_tokenizer_come_from_a_folder_of_their_own(entry: object, tmp_path: Path) -> None:
     base, llama = without_llama(tmp_path / "base", entry), llama_alone(tmp_path / "llama")
     model = tiny_setup(KEY).load(str(base), part_sources={"text_encoder_4": str(llama)})

@@ -53,7 +53,7 @@ def pipeline() -> Any:
 
 @pytest.mark.parametrize(
     ("scale", "steps", "scales"),
-    [(1.0, 3, [1.0] * 3), (7.0, 18, [7.0] * 17 + [3.0])],
+    [pytest.param(1.0, 3, [1.0] * 3, marks=pytest.mark.slow), (7.0, 18, [7.0] * 17 + [3.0])],
     ids=["plain", "guided"],
 )
 def test_images_of_another_shape_are_those_of_the_pipeline(

@@ -79,11 +79,11 @@ def test_batches_of_which_some_are_masked_are_not_joined() -> None:
     ("wanted", "given", "channels"),
     [
         ("STABLE_DIFFUSION_15", KEYS[0], 9),
-        (KEYS[0], "STABLE_DIFFUSION_15", 4),
-        ("STABLE_DIFFUSION_XL_10_BASE", KEYS[1], 9),
+        pytest.param(KEYS[0], "STABLE_DIFFUSION_15", 4, marks=pytest.mark.slow),
+        pytest.param("STABLE_DIFFUSION_XL_10_BASE", KEYS[1], 9, marks=pytest.mark.slow),
         (KEYS[1], "STABLE_DIFFUSION_XL_10_BASE", 4),
         ("STABLE_DIFFUSION_20_BASE", KEYS[2], 9),
-        (KEYS[2], "STABLE_DIFFUSION_20_BASE", 4),
+        pytest.param(KEYS[2], "STABLE_DIFFUSION_20_BASE", 4, marks=pytest.mark.slow),
     ],
 )
 def test_models_of_the_other_sort_are_refused(wanted: str, given: str, channels: int) -> None:

@@ -16,6 +16,7 @@ from modules.util.config.foreign.base_family import family_of_base
 from tests.tiny import tiny_folder, tiny_model, tiny_setup
 from tests.tiny.batches import image_batch, images
 from tests.tiny.longcat_image import editing
+from tests.usual import usual
 
 KEY = "LONGCAT_IMAGE_EDIT"
 PROMPTS = ["make the sign say 'red'", "a large blue square on the left"]
@@ -38,7 +39,7 @@ def pipeline(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> Any:
     return made
 
 
-@pytest.mark.parametrize("guidance", [1.0, 4.5], ids=["plain", "guided"])
+@pytest.mark.parametrize("guidance", usual([1.0, 4.5], 4.5), ids=["plain", "guided"])
 def test_images_of_another_shape_are_those_of_the_pipeline(
     guidance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,7 +33,7 @@ def pipeline(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize(
     ("guidance", "cached"),
-    usual(product((1.0, 4.0), (False, True)), (1.0, False), (4.0, True)),
+    usual(product((1.0, 4.0), (False, True)), (4.0, True)),
     ids=["plain-whole", "plain-cached", "guided-whole", "guided-cached"],
 )
 def test_images_of_another_shape_are_those_of_the_pipeline(
@@ -57,7 +57,7 @@ def test_images_of_another_shape_are_those_of_the_pipeline(
     assert torch.allclose(ours, wanted[:, :3], atol=1e-4), float((ours - wanted[:, :3]).abs().max())
 
 
-@pytest.mark.parametrize("steps", [3, 4])
+@pytest.mark.parametrize("steps", usual([3, 4], 3))
 def test_noise_levels_of_the_published_model_are_taken_for_as_many_steps(
     steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,12 +85,12 @@ def test_noise_levels_of_the_published_model_are_taken_for_as_many_steps(
 @pytest.mark.parametrize(
     "levels",
     [
-        "many",
+        pytest.param("many", marks=pytest.mark.slow),
         [1.0, "half"],
         [0.5, 0.75],
-        [1.5, 0.5],
+        pytest.param([1.5, 0.5], marks=pytest.mark.slow),
         [0.5, float("nan")],
-        [1.0 - i / 2000 for i in range(1500)],
+        pytest.param([1.0 - i / 2000 for i in range(1500)], marks=pytest.mark.slow),
     ],
 )
 def test_noise_levels_that_are_none_are_left(levels: object, tmp_path: Path) -> None:

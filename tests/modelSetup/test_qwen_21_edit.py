@@ -15,6 +15,7 @@ from modules.util.errors import UserError
 from tests.modelSetup.test_qwen_21 import pipeline
 from tests.tiny import tiny_folder, tiny_model, tiny_setup
 from tests.tiny.batches import image_batch, images
+from tests.usual import usual
 
 KEY = "QWEN_21"
 PROMPTS = ["make it red", "a large blue square on the left"]
@@ -37,7 +38,7 @@ def seen(count: int = 1, flipped: bool = False) -> Sources:
     return Sources(one[None].expand(count, -1, -1, -1) for one in pictures(flipped))
 
 
-@pytest.mark.parametrize("guidance", [1.0, 4.0], ids=["plain", "guided"])
+@pytest.mark.parametrize("guidance", usual([1.0, 4.0], 4.0), ids=["plain", "guided"])
 def test_images_from_sources_of_two_shapes_are_those_of_the_pipeline(
     guidance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

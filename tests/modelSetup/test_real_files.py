@@ -62,7 +62,7 @@ COUNTS = {
     ("SANA", "1.5-4800m"): (1156, 1396),
 }
 """Family and size -> how many tensors the published file and diffusers' module have."""
-QUICK = ("KREA_2", "FLUX_2")
+QUICK = ("KREA_2",)
 
 
 def slow_but(cases: Any) -> list[Any]:

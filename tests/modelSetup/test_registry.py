@@ -50,6 +50,7 @@ def comparisons_with_families(path: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_no_code_compares_with_a_family() -> None:
     allowed = {"onetrainer_import.py", "onetrainer_migrations.py", "migrations.py"}
     offenders = [
@@ -75,12 +76,17 @@ def test_family_files_are_short() -> None:
         ("import modules.modelSetup.registry", ["torch", "diffusers", "transformers", "peft"]),
         ("import modules.spec.FamilySpec", ["torch", "diffusers", "transformers", "peft"]),
         ("import modules.adapter", ["torch", "diffusers", "transformers", "peft"]),
-        (
+        pytest.param(
             "from modules.modelSetup.registry import create_model_setup; "
             "create_model_setup('STABLE_DIFFUSION_15')",
             ["diffusers", "transformers", "peft"],
+            marks=pytest.mark.slow,
         ),
-        ("import modules.adapter.formats, modules.adapter.reference", ["diffusers", "transformers", "peft"]),
+        pytest.param(
+            "import modules.adapter.formats, modules.adapter.reference",
+            ["diffusers", "transformers", "peft"],
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_imports_are_light(statement: str, absent: list[str]) -> None:

@@ -47,22 +47,29 @@ def first_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, 
     ("first", "field", "changes"),
     [
         ({}, "layer_filter_preset", {"layer_filter_preset": "full"}),
-        ({}, "layer_filter_preset", CUSTOM),
+        pytest.param({}, "layer_filter_preset", CUSTOM, marks=pytest.mark.slow),
         (CUSTOM, "layer_filter_preset", {"layer_filter_preset": "custom", "layer_filter": "attn2"}),
         ({}, "lora_rank_pattern", {"lora_rank_pattern": "attn1=8"}),
-        ({"lora_rank_pattern": "attn1=8"}, "lora_rank_pattern", {"lora_rank_pattern": "attn1=2"}),
+        pytest.param(
+            {"lora_rank_pattern": "attn1=8"},
+            "lora_rank_pattern",
+            {"lora_rank_pattern": "attn1=2"},
+            marks=pytest.mark.slow,
+        ),
         ({}, "lora_alpha_pattern", {"lora_alpha_pattern": "attn1=8"}),
         ({}, "peft_type", {"peft_type": "LOHA"}),
         ({}, "lora_decompose", {"lora_decompose": True}),
-        (
+        pytest.param(
             {"lora_decompose": True},
             "lora_decompose_output_axis",
             {"lora_decompose": True, "lora_decompose_output_axis": False},
+            marks=pytest.mark.slow,
         ),
-        (
+        pytest.param(
             {"lora_decompose": True, "lora_decompose_output_axis": False},
             "lora_decompose_output_axis",
             {"lora_decompose": True},
+            marks=pytest.mark.slow,
         ),
         ({"lora_decompose": True}, "lora_decompose_output_axis", {"lora_decompose_output_axis": False}),
         ({}, "text_encoder.train", {"text_encoder": {"train": True}}),
@@ -82,12 +89,14 @@ def test_what_the_file_decides_otherwise_is_refused(
 @pytest.mark.parametrize(
     "settings",
     [
-        CUSTOM,
+        pytest.param(CUSTOM, marks=pytest.mark.slow),
         {"layer_filter_preset": "full", "peft_type": "OFT_2"},
-        {"lora_rank_pattern": "attn1=8, ff=2", "lora_alpha_pattern": "attn2=3"},
+        pytest.param(
+            {"lora_rank_pattern": "attn1=8, ff=2", "lora_alpha_pattern": "attn2=3"}, marks=pytest.mark.slow
+        ),
         {"lora_alpha_pattern": "attn2=3", "lora_rank_pattern": "attn2=9", "lora_rs": True},
         {"lora_rank_pattern": "ff=8", "peft_type": "LOKR"},
-        {"lora_decompose": True, "text_encoder": {"train": True}},
+        pytest.param({"lora_decompose": True, "text_encoder": {"train": True}}, marks=pytest.mark.slow),
         {"lora_decompose": True, "lora_decompose_output_axis": False, "text_encoder": {"train": True}},
     ],
 )

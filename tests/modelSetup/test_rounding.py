@@ -18,6 +18,7 @@ from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError
 from tests.tiny import tiny_folder, tiny_model, tiny_setup
 from tests.tiny.batches import image_batch
+from tests.usual import usual
 
 KEY, PART = "FLUX_DEV_1", "transformer"
 
@@ -123,7 +124,7 @@ def test_text_encoders_have_all_their_blocks_in_few_bits() -> None:
     )
 
 
-@pytest.mark.parametrize("preset", ["blocks", "attn-only", "full"])
+@pytest.mark.parametrize("preset", usual(["blocks", "attn-only", "full"], "attn-only"))
 def test_the_forecast_counts_the_bytes_of_the_layers_that_are_chosen(preset: str) -> None:
     config = config_of(layer_filter_preset=preset)
     model, shapes = loaded(config), shape_only_model(tiny_setup(KEY), config)

@@ -19,6 +19,7 @@ from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError
 from tests.tiny import SIZE, tiny_folder, tiny_model, tiny_setup
 from tests.tiny.batches import image_batch, images, train_pairs
+from tests.usual import usual
 
 SETUP = tiny_setup()
 
@@ -91,7 +92,7 @@ def test_a_custom_filter_that_matches_nothing() -> None:
         training.prepare(SETUP, tiny_model(), made)
 
 
-@pytest.mark.parametrize("suffix", [".safetensors", ""])
+@pytest.mark.parametrize("suffix", usual([".safetensors", ""], ".safetensors"))
 def test_fine_tuning_and_saving_the_model(tmp_path: Path, suffix: str) -> None:
     from diffusers import StableDiffusionPipeline
 

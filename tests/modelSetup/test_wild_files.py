@@ -19,6 +19,7 @@ from tests.tiny import SIZE, tiny_folder, tiny_model, tiny_setup
 from tests.tiny.batches import images
 from tests.tiny.stable_diffusion import write_standard_pipeline
 from tests.tiny.stable_diffusion_xl import write_standard
+from tests.usual import usual
 from tests.weights.test_part_sources import (
     PREFIX,
     assert_same,
@@ -46,7 +47,7 @@ def whole(key: str, folders: dict[str, Path], place: Path) -> tuple[Path, State]
     return path, load_file(path)
 
 
-@pytest.mark.parametrize("key", [SD, XL])
+@pytest.mark.parametrize("key", usual([SD, XL], SD))
 def test_copies_and_leftovers_of_training_are_ignored(
     key: str, folders: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -96,7 +97,7 @@ def test_marks_of_a_denoiser_from_a_file_of_its_own(folders: dict[str, Path], tm
     assert setup.load(folder, part_sources=sources, options=options).schedule.prediction == "epsilon"
 
 
-@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("alone", usual([False, True], False))
 def test_other_kinds_of_noise_are_refused(alone: bool, folders: dict[str, Path], tmp_path: Path) -> None:
     path, state = whole(XL, folders, tmp_path)
     save_file({**state, "edm_vpred.sigma_max": torch.tensor(120.0)}, path)
@@ -125,7 +126,12 @@ def eight_bits(state: State, leaf: str, rows: bool = False) -> tuple[State, Stat
 
 
 @pytest.mark.parametrize(
-    ("leaf", "rows"), [("scale_weight", False), ("weight_scale", False), ("weight_scale", True)]
+    ("leaf", "rows"),
+    usual(
+        [("scale_weight", False), ("weight_scale", False), ("weight_scale", True)],
+        ("scale_weight", False),
+        ("weight_scale", True),
+    ),
 )
 def test_weights_in_8_bits_with_a_scale(leaf: str, rows: bool, tmp_path: Path) -> None:
     setup, folder = tiny_setup(FLUX), str(tiny_folder(FLUX))
@@ -211,7 +217,12 @@ def test_plain_8_bits_in_a_model_of_the_first_generation(folders: dict[str, Path
 
 
 @pytest.mark.parametrize(
-    ("key", "vae"), [(FLUX, "vae."), ("STABLE_DIFFUSION_3", "first_stage_model."), ("Z_IMAGE", "vae.")]
+    ("key", "vae"),
+    [
+        (FLUX, "vae."),
+        ("STABLE_DIFFUSION_3", "first_stage_model."),
+        pytest.param("Z_IMAGE", "vae.", marks=pytest.mark.slow),
+    ],
 )
 def test_all_parts_in_one_file(key: str, vae: str, tmp_path: Path) -> None:
     """As ComfyUI saves checkpoints."""

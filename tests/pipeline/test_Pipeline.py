@@ -203,6 +203,7 @@ MGDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.child
 def test_with_mgds_importable_the_modules_are_mgds_modules(tmp_path: Path) -> None:
     for name, text in MGDS.items():

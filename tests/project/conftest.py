@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -71,6 +73,28 @@ def prompts_file(tmp_path: Path) -> Path:
     path = tmp_path / "prompts.txt"
     path.write_text("\n".join(PROMPTS), encoding="utf-8")
     return path
+
+
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], None]], Path]:
+    """Makes a folder once for all tests of a file that ask for its name. Each of them finds it as it was then, at the
+    same place: the answers in a project name images by their whole paths.
+    """
+    places: dict[str, Path] = {}
+
+    def made(name: str, make: Callable[[Path], None]) -> Path:
+        place = places[name] = places.get(name) or tmp_path_factory.mktemp("made")
+        work, kept = place / "work", place / "kept"
+        shutil.rmtree(work, ignore_errors=True)
+        if kept.is_dir():
+            shutil.copytree(kept, work, symlinks=True)
+        else:
+            work.mkdir()
+            make(work)
+            shutil.copytree(work, kept, symlinks=True)
+        return work
+
+    return made
 
 
 @pytest.fixture

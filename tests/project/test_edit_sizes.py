@@ -16,22 +16,29 @@ from tests.generator.servers import ComfyServer
 from tests.generator.test_contract import edit_graph
 from tests.project.simulated import headless, preferring, told
 from tests.project.test_edits import INSTRUCTION, drawer, green, new, write_tasks
+from tests.usual import usual
 
 __all__ = ["drawer"]
 FAKE = Path(__file__).with_name("fake_judges.py")
 
 
-@pytest.fixture(params=[None, 256], ids=["as they are", "scaled"])
-def trained(request, tmp_path, capsys, monkeypatch, trains, drawer) -> Path:
+SIZES, NAMES = [None, 256], ["as they are", "scaled"]
+
+
+@pytest.fixture
+def trained(request, made_once, capsys, monkeypatch, trains, drawer) -> Path:
     """A project with a trained round, whose sources are as they are or scaled."""
-    folder = tmp_path / "p"
     more = () if request.param is None else ("--source-resolution", request.param)
-    told(capsys, *new(folder, write_tasks(tmp_path / "photos"), *more))
-    told(capsys, "generate", folder, "--per-prompt", 2)
-    headless(monkeypatch, preferring(green), "pick", str(folder))
     trains("finish")
-    told(capsys, "train", folder)
-    return folder
+
+    def make(work: Path) -> None:
+        folder = work / "p"
+        told(capsys, *new(folder, write_tasks(work / "photos"), *more))
+        told(capsys, "generate", folder, "--per-prompt", 2)
+        headless(monkeypatch, preferring(green), "pick", str(folder))
+        told(capsys, "train", folder)
+
+    return made_once(f"trained at {request.param}", make) / "p"
 
 
 def for_base(folder: Path) -> Callable[[Path, str], float]:
@@ -42,6 +49,7 @@ def for_base(folder: Path) -> Callable[[Path, str], float]:
     return score
 
 
+@pytest.mark.parametrize("trained", usual(SIZES, None), indirect=True, ids=NAMES)
 def test_automatic_judgements_are_found_again(trained, capsys, monkeypatch):
     monkeypatch.setattr(judging, "SCRIPT", FAKE)
     (found,) = told(capsys, "judge", trained, "--images", 3)["automatic"]
@@ -49,6 +57,7 @@ def test_automatic_judgements_are_found_again(trained, capsys, monkeypatch):
     assert told(capsys, "compare", trained, "--images", 3, "--result")["automatic"] == [found]
 
 
+@pytest.mark.parametrize("trained", usual(SIZES, 256), indirect=True, ids=NAMES)
 def test_a_size_that_changes_keeps_what_a_round_was_judged_by(trained, capsys, monkeypatch):
     monkeypatch.setattr(judging, "SCRIPT", FAKE)
     (found,) = told(capsys, "judge", trained, "--images", 3)["automatic"]
@@ -58,6 +67,7 @@ def test_a_size_that_changes_keeps_what_a_round_was_judged_by(trained, capsys, m
     assert "automatic" not in told(capsys, "compare", trained, "--images", 3, "--result")
 
 
+@pytest.mark.parametrize("trained", usual(SIZES, 256), indirect=True, ids=NAMES)
 def test_prompts_on_which_a_round_lost_are_known_to_the_next(trained, monkeypatch):
     headless(monkeypatch, preferring(for_base(trained)), "compare", str(trained), "--images", "3")
     opened = Project(trained)

@@ -15,34 +15,33 @@ from PIL import Image
 from modules.project import judging
 from scripts import judge as judge_script
 from tests.project.simulated import refused, told
-from tests.project.test_project import project, round_to_trained
+from tests.project.test_project import project, trained_from
 from tests.reward.tiny_clip import save_tiny_clip
 
-__all__ = ["project"]
+__all__ = ["project", "trained_from"]
 FAKE = Path(__file__).with_name("fake_judges.py")
 
 
-def test_judges_are_asked_and_their_losses_are_shown(project, tmp_path, capsys, monkeypatch, trains, drawer):
-    round_to_trained(project, capsys, monkeypatch, trains)
+def test_judges_are_asked_and_their_losses_are_shown(trained_from, tmp_path, capsys, monkeypatch, drawer):
     monkeypatch.setattr(judging, "SCRIPT", FAKE)
-    (found,) = told(capsys, "judge", project, "--images", "8")["automatic"]
+    (found,) = told(capsys, "judge", trained_from, "--images", "8")["automatic"]
     assert (found["first"], found["second"]) == ("round-1", "base")
     assert found["win_rates"][0]["share"] == 1.0 and found["win_rates"][0]["images"] == 8
     assert found["diversity"]["ratio"] == 0.5 and len(found["losses"]) == 2
-    row = told(capsys, "status", project)["rounds"][0]
+    row = told(capsys, "status", trained_from)["rounds"][0]
     assert row["automatic"] == found and row["arena"] is None
-    assert told(capsys, "compare", project, "--images", "8", "--result")["automatic"] == [found]
+    assert told(capsys, "compare", trained_from, "--images", "8", "--result")["automatic"] == [found]
     from scripts import taste
 
     capsys.readouterr()
-    assert taste.main(["compare", str(project), "--images", "8", "--result"]) == 0
+    assert taste.main(["compare", str(trained_from), "--images", "8", "--result"]) == 0
     said = capsys.readouterr().out
     assert "automatic, not your votes: Loss: less variety" in said
     # another adapter has another judgement
     drawer.made.clear()
-    told(capsys, "train", project, "--again")
-    (project / "round-1" / "adapter.safetensors").write_text("another one")
-    assert told(capsys, "status", project)["rounds"][0]["automatic"] is None
+    told(capsys, "train", trained_from, "--again")
+    (trained_from / "round-1" / "adapter.safetensors").write_text("another one")
+    assert told(capsys, "status", trained_from)["rounds"][0]["automatic"] is None
 
 
 def test_an_untrained_round_is_refused(project, capsys):

@@ -25,6 +25,7 @@ from modules.util.image_metadata_util import read_metadata
 from scripts import taste
 from tests.project.conftest import PROMPTS
 from tests.project.simulated import headless, preferring, refused, told
+from tests.usual import usual
 
 NEW = ("--base-model", "resources/demo_model", "--device", "cpu", "--near-duplicates", "-1")
 
@@ -41,15 +42,34 @@ def project(tmp_path, prompts_file, drawer, capsys) -> Path:
     return folder
 
 
+@pytest.fixture
+def picked_from(made_once, prompts_file, drawer, capsys, monkeypatch) -> Path:
+    """A project whose first images were picked from."""
+
+    def make(work: Path) -> None:
+        told(capsys, "new", work / "my taste", "--prompts", prompts_file, *NEW)
+        told(capsys, "generate", work / "my taste")
+        headless(monkeypatch, preferring(brightness), "pick", str(work / "my taste"))
+
+    return made_once("picked", make) / "my taste"
+
+
+@pytest.fixture
+def trained_from(made_once, prompts_file, drawer, capsys, monkeypatch, trains) -> Path:
+    """A project with a trained round; what is trained next ends too."""
+    trains("finish")
+
+    def make(work: Path) -> None:
+        told(capsys, "new", work / "my taste", "--prompts", prompts_file, *NEW)
+        told(capsys, "generate", work / "my taste")
+        headless(monkeypatch, preferring(brightness), "pick", str(work / "my taste"))
+        told(capsys, "train", work / "my taste")
+
+    return made_once("trained", make) / "my taste"
+
+
 def settings(folder: Path) -> dict:
     return json.loads((folder / "project.json").read_text())
-
-
-def round_to_trained(folder, capsys, monkeypatch, trains) -> None:
-    told(capsys, "generate", folder)
-    headless(monkeypatch, preferring(brightness), "pick", str(folder))
-    trains("finish")
-    told(capsys, "train", folder)
 
 
 class TestNew:
@@ -228,45 +248,43 @@ class TestTheLoop:
         assert {adapter for _, _, adapter in drawer.made} == {"adapter of round-1"}
         assert len(told(capsys, "status", project)["rounds"]) == 2
 
-    def test_the_arena_judges_by_held_out_prompts_alone(self, project, capsys, monkeypatch, trains, drawer):
-        round_to_trained(project, capsys, monkeypatch, trains)
+    def test_the_arena_judges_by_held_out_prompts_alone(self, trained_from, capsys, monkeypatch, drawer):
         drawer.made.clear()
         drawer.stops_after = 9
-        assert taste.main(["compare", str(project), "--headless", "--images", "10"]) == 130
+        assert taste.main(["compare", str(trained_from), "--headless", "--images", "10"]) == 130
         drawer.stops_after = 10**6
-        said = headless(monkeypatch, preferring(brightness), "compare", str(project), "--images", "10")
-        assert {prompt for prompt, _, _ in drawer.made} == set(settings(project)["held_out"])
+        said = headless(monkeypatch, preferring(brightness), "compare", str(trained_from), "--images", "10")
+        assert {prompt for prompt, _, _ in drawer.made} == set(settings(trained_from)["held_out"])
         assert Counter(drawer.made).most_common(1)[0][1] == 1 and len(drawer.made) == 20
         assert {one["prompt"] for one in said if one["type"] == "question"} == set(
-            settings(project)["held_out"]
+            settings(trained_from)["held_out"]
         )
         assert "round-1" not in json.dumps(said[:-2])
 
-    def test_the_result_is_left_as_a_file_and_a_picture(self, project, capsys, monkeypatch, trains):
-        round_to_trained(project, capsys, monkeypatch, trains)
-        said = headless(monkeypatch, preferring(brightness), "compare", str(project))
-        assert json.loads((project / "arena" / "result.json").read_text()) == said[-1]["result"]
-        with Image.open(project / "arena" / "result.png") as picture:
+    def test_the_result_is_left_as_a_file_and_a_picture(self, trained_from, capsys, monkeypatch):
+        said = headless(monkeypatch, preferring(brightness), "compare", str(trained_from))
+        assert json.loads((trained_from / "arena" / "result.json").read_text()) == said[-1]["result"]
+        with Image.open(trained_from / "arena" / "result.png") as picture:
             votes = said[-1]["result"]["votes"]
             assert votes > 5 and picture.height > 128 * (votes // 5)
             colours = {colour for _, colour in picture.getcolors(10**6)}
             assert (46, 158, 87) in colours, "the preferred ones have a green frame"
 
+    @pytest.mark.slow
     def test_the_result_so_far_needs_no_images_and_the_images_no_votes(
-        self, project, capsys, monkeypatch, trains, drawer
+        self, trained_from, capsys, monkeypatch, drawer
     ):
-        round_to_trained(project, capsys, monkeypatch, trains)
         drawer.made.clear()
-        with Project(project).busy():  # as while another program votes
-            assert taste.main(["compare", str(project), "--result"]) == 0
+        with Project(trained_from).busy():  # as while another program votes
+            assert taste.main(["compare", str(trained_from), "--result"]) == 0
         assert capsys.readouterr().out == "There are no votes yet.\nnext: to vote, run compare without --result\n"
         assert drawer.made == []
-        assert told(capsys, "compare", project, "--images", "10", "--prepare")["votes"] == 0
+        assert told(capsys, "compare", trained_from, "--images", "10", "--prepare")["votes"] == 0
         assert len(drawer.made) == 20
-        said = headless(monkeypatch, preferring(brightness), "compare", str(project), "--images", "10")
+        said = headless(monkeypatch, preferring(brightness), "compare", str(trained_from), "--images", "10")
         assert len(drawer.made) == 20
-        shutil.rmtree(project / "arena" / "images")
-        assert told(capsys, "compare", project, "--result") == said[-1]["result"]
+        shutil.rmtree(trained_from / "arena" / "images")
+        assert told(capsys, "compare", trained_from, "--result") == said[-1]["result"]
         assert len(drawer.made) == 20
 
     def test_a_pick_after_questions_is_no_further_answer(self, project, capsys, monkeypatch, drawer):
@@ -303,11 +321,11 @@ class TestTheLoop:
             store.undo_last(lambda event: False)
         assert answers() == 2, "the mark is there again"
 
-    def test_strengths_and_files_are_contestants(self, project, tmp_path, capsys, monkeypatch, trains):
-        round_to_trained(project, capsys, monkeypatch, trains)
+    @pytest.mark.slow
+    def test_strengths_and_files_are_contestants(self, trained_from, tmp_path, capsys, monkeypatch):
         (tmp_path / "other.safetensors").write_text("other")
         between = f"base,round-1@0.5,{tmp_path / 'other.safetensors'}"
-        said = headless(monkeypatch, preferring(brightness), "compare", str(project), "--between", between)
+        said = headless(monkeypatch, preferring(brightness), "compare", str(trained_from), "--between", between)
         assert said[-1]["result"]["contestants"] == ["base", "round-1 at 0.5", "other"]
 
     def test_files_may_have_commas_and_at_signs_in_their_names(self, project, tmp_path):
@@ -322,42 +340,38 @@ class TestTheLoop:
         ]  # fmt: skip
         assert found[1].file == folder / "b@2,5.safetensors"
 
-    def test_another_training_has_other_votes(self, project, capsys, monkeypatch, trains):
-        round_to_trained(project, capsys, monkeypatch, trains)
-        headless(monkeypatch, preferring(brightness), "compare", str(project))
-        (project / "round-1" / "adapter.safetensors").write_text("trained anew")
-        assert told(capsys, "status", project)["next"] == "compare"
+    def test_another_training_has_other_votes(self, trained_from, capsys, monkeypatch):
+        headless(monkeypatch, preferring(brightness), "compare", str(trained_from))
+        (trained_from / "round-1" / "adapter.safetensors").write_text("trained anew")
+        assert told(capsys, "status", trained_from)["next"] == "compare"
 
-    def test_the_next_round_asks_where_it_is_uncertain(self, project, capsys, monkeypatch, trains):
-        round_to_trained(project, capsys, monkeypatch, trains)
-        with (project / "prompts.txt").open("a") as stream:
+    def test_the_next_round_asks_where_it_is_uncertain(self, trained_from, capsys):
+        with (trained_from / "prompts.txt").open("a") as stream:
             stream.write("".join(f"\nan owl {i}" for i in range(40)))
-        told(capsys, "next", project)
-        plan = json.loads((project / "round-2" / "plan.json").read_text())
+        told(capsys, "next", trained_from)
+        plan = json.loads((trained_from / "round-2" / "plan.json").read_text())
         prompts = {one["prompt"] for one in plan["images"]}
         assert len(prompts) == 8 and sum("owl" in prompt for prompt in prompts) >= 6, "new ones come first"
 
-    def test_the_next_round_is_nearer_to_what_was_lost(self, project, capsys, monkeypatch, trains):
-        round_to_trained(project, capsys, monkeypatch, trains)
+    @pytest.mark.slow
+    def test_the_next_round_is_nearer_to_what_was_lost(self, trained_from, capsys, monkeypatch):
         darker = preferring(lambda path, prompt: -brightness(path, prompt))
-        said = headless(monkeypatch, darker, "compare", str(project))
+        said = headless(monkeypatch, darker, "compare", str(trained_from))
         assert said[-1]["result"]["win_rate"] == 0.0
-        with (project / "prompts.txt").open("a") as stream:
+        with (trained_from / "prompts.txt").open("a") as stream:
             stream.write("".join(f"\nan owl at night {i}" for i in range(40)))
             stream.write("".join(f"\na quick fox {i}0" for i in range(8)))
-        told(capsys, "next", project)
-        plan = json.loads((project / "round-2" / "plan.json").read_text())
+        told(capsys, "next", trained_from)
+        plan = json.loads((trained_from / "round-2" / "plan.json").read_text())
         prompts = {one["prompt"] for one in plan["images"]}
         assert sum("quick fox" in prompt for prompt in prompts) >= 6, "all prompts with a fox were lost"
-        assert not prompts & set(settings(project)["held_out"])
+        assert not prompts & set(settings(trained_from)["held_out"])
 
 
 class TestTrain:
     @pytest.fixture
-    def picked(self, project, capsys, monkeypatch) -> Path:
-        told(capsys, "generate", project)
-        headless(monkeypatch, preferring(brightness), "pick", str(project))
-        return project
+    def picked(self, picked_from) -> Path:
+        return picked_from
 
     def test_the_config_of_the_round(self, picked, capsys, trains):
         trains("finish")
@@ -406,6 +420,7 @@ class TestTrain:
         assert "was stopped" in refused(capsys, "train", picked)
         assert posted, "the same run was followed"
 
+    @pytest.mark.slow
     def test_again(self, picked, capsys, trains):
         trains("finish")
         told(capsys, "train", picked)
@@ -414,9 +429,9 @@ class TestTrain:
     @pytest.mark.parametrize(
         ("wish", "message"),
         [
-            (("--set", "learning_rate=-1"), "learning_rate"),
+            pytest.param(("--set", "learning_rate=-1"), "learning_rate", marks=pytest.mark.slow),
             (("--set", "nothing=1"), "nothing"),
-            (("--method", "taste", "--set", "epochs=0"), "epochs"),
+            pytest.param(("--method", "taste", "--set", "epochs=0"), "epochs", marks=pytest.mark.slow),
         ],
     )
     def test_what_was_trained_stays_until_it_can_be_trained_again(self, picked, capsys, trains, wish, message):
@@ -462,11 +477,9 @@ class TestALearnedTaste:
     """Training on the model's own images, judged by a taste that the answers taught."""
 
     @pytest.fixture
-    def picked(self, project, capsys, monkeypatch, trains) -> Path:
-        told(capsys, "generate", project)
-        headless(monkeypatch, preferring(brightness), "pick", str(project))
+    def picked(self, picked_from, trains) -> Path:
         trains("finish")
-        return project
+        return picked_from
 
     @pytest.fixture
     def asked(self, monkeypatch) -> list[list[str]]:
@@ -518,7 +531,7 @@ class TestALearnedTaste:
         assert taste.main(["train", str(picked), "--method", "taste"]) == 0
         assert "no better than guessing" in "".join(capsys.readouterr())
 
-    @pytest.mark.parametrize(("right", "of", "warned"), [(0.55, 20, True), (0.9, 40, False)])
+    @pytest.mark.parametrize(("right", "of", "warned"), usual([(0.55, 20, True), (0.9, 40, False)], (0.9, 40, False)))
     def test_a_taste_that_may_be_a_guess_is_told(self, picked, capsys, asked, right, of, warned):
         """20 comparisons cannot tell 55 % from guessing; 40 can tell 90 %."""
         self.learner.also = {"held_out_accuracy": right, "held_out_pairs": of}
@@ -547,7 +560,7 @@ class TestALearnedTaste:
         first = (picked / "round-1" / "candidates").iterdir()
         assert set(images) == set(map(str, first)), "the bar of the guard does not follow the model"
 
-    @pytest.mark.parametrize(("method", "share"), [("taste", 0.25), ("pairs", 0.75)])
+    @pytest.mark.parametrize(("method", "share"), usual([("taste", 0.25), ("pairs", 0.75)], ("taste", 0.25)))
     def test_an_adapter_that_follows_a_taste_is_trained_less(
         self, picked, capsys, monkeypatch, asked, method, share
     ):
@@ -656,14 +669,15 @@ class TestALearnedTaste:
         assert "already has 3 prompts" in refused(capsys, "generate", project, "--prompts", 5)
 
 
+NAMES = ["../../prompts.txt", "/etc/hostname", "chosen/../../plan.json"]
+
+
 class TestOverview:
     """What is shown of the images that were chosen."""
 
     @pytest.fixture
-    def picked(self, project, capsys, monkeypatch) -> Project:
-        told(capsys, "generate", project)
-        headless(monkeypatch, preferring(brightness), "pick", str(project))
-        return Project(project)
+    def picked(self, picked_from) -> Project:
+        return Project(picked_from)
 
     def rewrite(self, made: Project, entry: str) -> None:
         with closing(sqlite3.connect(made.round.pairs / STORE_NAME)) as db:
@@ -689,7 +703,7 @@ class TestOverview:
         candidates = [path for path in looked if path.parent == folder]
         assert len(candidates) == len(set(candidates)) == len(images) > 0
 
-    @pytest.mark.parametrize("name", ["../../prompts.txt", "/etc/hostname", "chosen/../../plan.json"])
+    @pytest.mark.parametrize("name", usual(NAMES, *NAMES[1:]))
     def test_a_name_that_leads_elsewhere_is_refused(self, picked, name):
         self.rewrite(picked, json.dumps({"chosen_file": name}))
         with pytest.raises(UserError) as caught:

@@ -30,6 +30,7 @@ from scripts.train_remote import main
 from tests.remote.support import begin, newest, write_light
 from tests.runner.support import wait_until
 from tests.source_tree import ROOT
+from tests.usual import usual
 
 pytestmark = pytest.mark.child
 LARGE = 12 << 20
@@ -121,7 +122,7 @@ def test_a_run_that_was_started_before_the_connection_ended_is_not_started_twice
     assert len(pids) == 1 and run.launched().pid == pids[0]
 
 
-@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize("resumed", usual([False, True], False))
 def test_a_start_whose_connection_ends_before_the_trainer_is_asked_for_starts_it(
     resumed, server, remote, program, tmp_path, monkeypatch
 ):
@@ -285,8 +286,12 @@ def test_a_python_without_the_packages_is_named(server, remote, program, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "more"), [("ADAMW", False), ("ADAMW_ADV", True), ("PRODIGY_PLUS_SCHEDULE_FREE", True)]
-)
+    ("optimizer", "more"),
+    usual(
+        [("ADAMW", False), ("ADAMW_ADV", True), ("PRODIGY_PLUS_SCHEDULE_FREE", True)],
+        ("ADAMW", False), ("PRODIGY_PLUS_SCHEDULE_FREE", True),
+    ),
+)  # fmt: skip
 def test_an_environment_is_set_up_where_there_is_none(
     optimizer, more, server, remote, program, tmp_path, monkeypatch
 ):

@@ -15,7 +15,8 @@ from tests.trainer.builders import run_here, same_weights
 pytestmark = pytest.mark.child
 
 
-# One trainer is started in a process of its own, which takes most of the time of this test.
+# One trainer is started in a process of its own, which takes most of the time of this test. The usual run takes every
+# step of it with a trainer that trains nothing, and tests what becomes of a config and its files.
 def test_a_run_there_ends_with_the_weights_of_one_here(trusted, remote, tmp_path, capsys):
     config = write_remote(tmp_path / "job", remote, samples=[{"prompt": "a red circle", "width": 64, "height": 64,
                           "diffusion_steps": 1}], sample_before_training=True)  # fmt: skip

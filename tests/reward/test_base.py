@@ -138,6 +138,7 @@ def test_bytes_are_rounded():
     assert to_uint8(torch.tensor([0.0, 0.4 / 255, 0.6 / 255, 1.0, 1.0005])).tolist() == [0, 0, 1, 255, 255]
 
 
+@pytest.mark.slow
 def test_no_reward_loads_model_libraries_before_it_is_used():
     """A server in an environment without them can offer what does not need them."""
     program = (

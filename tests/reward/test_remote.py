@@ -21,6 +21,7 @@ from modules.reward.remote import TOKEN_VARIABLE, check_url, is_loopback
 from modules.reward.wire import decode_answer, decode_image, encode_image
 from modules.util.errors import ConfigError
 from tests.reward.builders import batch_of, noise_images
+from tests.usual import usual
 
 HEALTH = {"status": "ok", "version": 1, "name": "x", "kind": "pointwise", "required_fields": []}
 
@@ -206,7 +207,7 @@ def test_a_piece_of_negative_size_is_a_lost_answer(server, size):
     assert len(server.seen) == 2
 
 
-@pytest.mark.parametrize("drip", [False, True])
+@pytest.mark.parametrize("drip", usual([False, True], True))
 def test_a_slow_server_is_given_up(server, drip):
     given_up = threading.Event()
 

@@ -222,7 +222,7 @@ def test_a_shared_start_is_shared() -> None:
     assert not torch.equal(made.x_next(0)[0], made.x_next(0)[1])
 
 
-@pytest.mark.parametrize("cfg", [1.0, 3.0])
+@pytest.mark.parametrize("cfg", usual([1.0, 3.0], 3.0))
 def test_without_noise_a_rollout_is_what_sampling_gives(cfg: float) -> None:
     model = adapted_model()
     settings = settings_for(model, {"kind": ODE}, cfg=cfg, layout="JOINT")

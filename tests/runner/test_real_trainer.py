@@ -1,4 +1,7 @@
-"""The launcher and runctl with the program's own trainer on a tiny model."""
+"""The launcher and runctl with the program's own trainer on a tiny model.
+
+Most of the time goes into what a trainer imports. In the usual run, the one that trains is a fork that has it already.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,16 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from modules.runner import launcher
 from modules.runner.launcher import launch
-from modules.runner.RunDirectory import RunDirectory
+from modules.runner.RunDirectory import LAUNCHED_IN, RunDirectory
 from modules.runner.status import read_status
+from tests.children.warm import start_warm
 from tests.runner.support import ROOT, page_rows, wait_until
 from tests.trainer.builders import settings
 
@@ -30,6 +37,16 @@ def run(tmp_path, monkeypatch):
             process.end(0.0)
 
 
+@pytest.fixture
+def forked(monkeypatch):
+    def spawn(line: list[str], run: RunDirectory, log: int) -> Any:
+        _, script, *arguments = line
+        env = {**os.environ, LAUNCHED_IN: str(run.path), "PYTHONUNBUFFERED": "1"}
+        return start_warm(Path(script), arguments, run.log_path, run.log_path, env)
+
+    monkeypatch.setattr(launcher, "_spawn", spawn)
+
+
 def runctl(run: RunDirectory, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "scripts" / "runctl.py"), str(run.path), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
@@ -40,8 +57,9 @@ def steps_done(run: RunDirectory) -> int:
     return step["progress"]["global_step"] if step else 0
 
 
-def test_a_run_is_steered_killed_and_resumes(run, tmp_path):
-    config = settings(tmp_path, epochs=100_000)
+def steer_kill_and_resume(run: RunDirectory, tmp_path: Path) -> None:
+    sample = {"prompt": "a red circle", "width": 64, "height": 64, "diffusion_steps": 2}
+    config = settings(tmp_path, epochs=100_000, samples=[sample])
     trainer = launch(run, config)
     wait_until(lambda: steps_done(run) >= 2, 120)
     assert read_status(run).state == "running"
@@ -52,6 +70,9 @@ def test_a_run_is_steered_killed_and_resumes(run, tmp_path):
     status = json.loads(runctl(run, "status", "--json").stdout)
     assert (status["state"], status["step"]["progress"]["global_step"]) == ("paused", paused_at)
     assert (run.path / status["files"]["backup"] / "manifest.json").is_file()
+    for order in ("sample", "save"):
+        assert runctl(run, order, "--wait").stdout.startswith(f"{order}: done (")
+    assert list(run.path.glob("samples/**/*.jpg")) and list(run.path.glob("save/*.safetensors"))
     assert runctl(run, "resume", "--wait").returncode == 0
     wait_until(lambda: steps_done(run) > paused_at)
 
@@ -73,18 +94,29 @@ def test_a_run_is_steered_killed_and_resumes(run, tmp_path):
         ] == []
 
 
+@pytest.mark.slow
+def test_a_run_is_steered_killed_and_resumes(run, tmp_path):
+    steer_kill_and_resume(run, tmp_path)
+
+
+@pytest.mark.usefixtures("forked")
+def test_a_run_of_a_forked_trainer_is_steered_killed_and_resumes(run, tmp_path):
+    steer_kill_and_resume(run, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
         ({"learning_rates": 1}, "learning_rates"),
         pytest.param({"base_model_name": "no/such/folder/here"}, "no/such/folder/here", marks=pytest.mark.slow),
-        (
+        pytest.param(
             {
                 "concepts": [
                     {"name": s, "path": f"no-{s}", "type": f"DPO_{s}"} for s in ("CHOSEN", "REJECTED")
                 ]
             },
             "no-REJECTED",
+            marks=pytest.mark.slow,
         ),
     ],
 )

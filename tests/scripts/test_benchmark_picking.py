@@ -9,6 +9,7 @@ import pytest
 from scripts.benchmarks import picking
 
 
+@pytest.mark.slow  # a start of the program for figures that nobody reads here
 @pytest.mark.gui
 def test_a_short_session_gives_every_figure(tmp_path):
     parser = argparse.ArgumentParser()

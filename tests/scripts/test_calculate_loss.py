@@ -79,6 +79,7 @@ def test_a_planted_image_of_noise_is_first_and_numbers_are_the_same_twice(
     assert not (tmp_path / "training" / "cache").exists()
 
 
+@pytest.mark.slow  # the same pixels have the same loss below, with masks and without
 def test_an_image_has_its_loss_whatever_its_name_and_whatever_else_is_there(
     tmp_path: Path, config: Path, images: Path
 ) -> None:
@@ -175,6 +176,7 @@ def test_the_loss_is_the_error_of_the_prediction_and_an_adapter_changes_it(
     assert all(base[name] != adapted[name] for name in base)
 
 
+@pytest.mark.slow  # the tests around it have concepts too
 def test_images_of_the_config_itself(tmp_path: Path, images: Path) -> None:
     concepts = [{"name": "walls", "path": str(images), "type": "STANDARD"}]
     config = write_config(tmp_path / "own", rlhf_enabled=False, concepts=concepts)

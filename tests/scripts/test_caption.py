@@ -54,7 +54,10 @@ def images(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture(params=[chatting_model, plain_model], ids=["chat", "plain"])
+# thoughts are cut from what a plain model says
+@pytest.fixture(
+    params=[chatting_model, pytest.param(plain_model, marks=pytest.mark.slow)], ids=["chat", "plain"]
+)
 def model(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return request.param(tmp_path / "model")
 

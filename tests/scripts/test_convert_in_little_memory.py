@@ -28,6 +28,7 @@ from tests.adapter.families import trained_family
 from tests.scripts.test_convert_model import FEW
 from tests.tiny import tiny_folder, tiny_model, tiny_setup
 from tests.tiny.stable_diffusion import write_pipeline, write_standard_pipeline
+from tests.usual import usual
 
 ROOT = Path(__file__).parents[2]
 SD, XL, FLUX = "STABLE_DIFFUSION_15", "STABLE_DIFFUSION_XL_10_BASE", "FLUX_DEV_1"
@@ -61,10 +62,11 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("key", "options"),
-    [(SD, options) for options in KINDS] + [(FLUX, {}), ("QWEN", {}), ("SANA", {"kind": "LOKR"})],
-)
+MERGED = [(SD, options) for options in KINDS] + [(FLUX, {}), ("QWEN", {}), ("SANA", {"kind": "LOKR"})]
+
+
+# the other kinds are merged for their images in test_convert_model.py
+@pytest.mark.parametrize(("key", "options"), usual(MERGED, MERGED[1], MERGED[3], MERGED[6], MERGED[8]))
 def test_merging_gives_the_same_bytes(key: str, options: dict[str, Any], tmp_path: Path) -> None:
     adapter = save_adapter(trained_family(key, **options), tmp_path / "a.safetensors", LEGACY)
     words = ("merge", tiny_folder(key), adapter, tmp_path / "m", "--to", "DIFFUSERS", "--family", key)

@@ -165,7 +165,7 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
-# every kind is merged to the byte in test_convert_in_little_memory.py
+# the other kinds are merged to the byte in test_convert_in_little_memory.py
 @pytest.mark.parametrize("options", usual(KINDS, KINDS[0], KINDS[2], KINDS[5]))
 def test_a_merged_model_makes_the_adapters_image(tmp_path: Path, options: dict[str, Any]) -> None:
     handle = trained(SD, **options)

@@ -274,6 +274,7 @@ def _check_tensorboard(folder: Path) -> None:
     assert log.Tags()["images"]
 
 
+@pytest.mark.slow  # tests/runner/test_real_trainer.py gives these commands through runctl
 def test_commands_reach_a_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,6 +127,7 @@ def test_a_folder_without_weights_is_predicted_and_refused(
     assert "unet holds no .safetensors weights" in shown.err
 
 
+@pytest.mark.slow  # a downloaded model and a folder without weights are predicted above
 def test_parts_from_elsewhere_are_what_is_predicted(
     tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -153,6 +153,7 @@ class Leaving(LambdaLR):
 """
 
 
+@pytest.mark.slow
 def test_the_program_answers_line_by_line(tmp_path: Path) -> None:
     """Above 5 s on a busy machine: it starts Python with torch, as the window does."""
     (tmp_path / "my_schedules.py").write_text(SCHEDULES)

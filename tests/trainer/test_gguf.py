@@ -40,6 +40,7 @@ def test_a_run_trains_the_adapter_alone(tmp_path: Path) -> None:
         assert torch.allclose(tensor, made[1][name], rtol=1e-2, atol=1e-3), name
 
 
+@pytest.mark.slow
 def test_the_forecast_knows_the_size_of_the_blocks(tmp_path: Path) -> None:
     sizes = []
     for path in written(FLUX, tmp_path, kinds=("Q4_0",)):

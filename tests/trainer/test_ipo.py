@@ -11,6 +11,7 @@ from modules.objective.diagnostics import PreferenceDiagnostics
 from modules.trainer import steps
 from modules.trainer.callbacks import Callback
 from tests.trainer.builders import run_here, write_config
+from tests.usual import usual
 
 
 class Warned(Callback):
@@ -24,7 +25,10 @@ class Warned(Callback):
         self.said.append(message)
 
 
-@pytest.mark.parametrize(("objective", "setting"), [("IPO", "rlhf_dpo_ipo_tau"), ("HINGE", "rlhf_dpo_beta")])
+@pytest.mark.parametrize(
+    ("objective", "setting"),
+    usual([("IPO", "rlhf_dpo_ipo_tau"), ("HINGE", "rlhf_dpo_beta")], ("IPO", "rlhf_dpo_ipo_tau")),
+)
 def test_a_run_that_goes_wrong_is_told_the_setting_that_acts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, objective: str, setting: str
 ) -> None:

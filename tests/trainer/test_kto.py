@@ -29,6 +29,7 @@ from modules.util.config.TrainConfig import TrainConfig
 from tests.tiny import tiny_model, tiny_setup
 from tests.tiny.batches import pair_batch
 from tests.trainer.builders import run_here, settings, write_config, write_likes
+from tests.usual import usual
 
 SIDES = torch.tensor([[True, True], [True, False], [False, True], [True, False], [True, False]])
 WEIGHTS = (0.625, 2.5)
@@ -82,7 +83,7 @@ def image_by_image(
     return rewards, guards
 
 
-@pytest.mark.parametrize(("mode", "strategy", "sizes"), SCHEDULES)
+@pytest.mark.parametrize(("mode", "strategy", "sizes"), usual(SCHEDULES, *SCHEDULES[1:]))
 def test_every_schedule_gives_the_gradient_of_the_loss_over_all_images_of_the_step(
     tmp_path: Path, mode: str, strategy: str, sizes: list[int]
 ) -> None:

@@ -12,7 +12,6 @@ from modules.model.batch import OWN, Conditioning
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from tests.tiny import tiny_folder
 from tests.trainer.builders import run_and_go_back, run_here, same_weights, write_config, write_pairs
-from tests.usual import usual
 
 CAPTIONS = (
     "a red circle",
@@ -54,7 +53,8 @@ def config(folder: Path, name: str, **changes: Any) -> Path:
     return write_config(folder, **made)
 
 
-@pytest.mark.parametrize("name", usual(CASES, "cached_reference"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
 def test_stopped_and_continued_equals_uninterrupted(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,6 +84,7 @@ def test_the_end_of_a_caption_is_trained_on(tmp_path: Path) -> None:
     assert not same_weights(one, two) and not same_weights(two, eight)
 
 
+@pytest.mark.slow
 def test_captions_of_one_chunk_are_trained_on_as_if_there_were_no_others(tmp_path: Path) -> None:
     for most in (1, 3):
         run_here(write_config(tmp_path / str(most), max_prompt_chunks=most, epochs=1))

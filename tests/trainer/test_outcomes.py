@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from modules.trainer.steps import Backward, SupervisedStep
 from modules.util.config.load import load_config
 from modules.util.errors import DataError
 from tests.trainer.builders import write_config, write_pairs
+from tests.usual import usual
 
 SGD: dict[str, Any] = {
     "optimizer": {"optimizer": "SGD"}, "clip_grad_norm": 0.0, "layer_filter_preset": "attn-mlp",
@@ -97,7 +99,7 @@ class SpoiledStep:
         self._step.forward_backward(group, step, lambda loss: backward(loss * (torch.nan if spoiled else 1)))
 
 
-@pytest.mark.parametrize("spoiled", [{1, 3, 5, 7}, {1, 2, 4, 5, 7, 8}])
+@pytest.mark.parametrize("spoiled", usual([{1, 3, 5, 7}, {1, 2, 4, 5, 7, 8}], {1, 2, 4, 5, 7, 8}))
 def test_invalid_steps_that_are_not_consecutive_do_not_end_the_run(tmp_path: Path, spoiled: set[int]) -> None:
     told = Keeping()
     with started(tmp_path, told, nan_patience=2, epochs=3) as trainer:
@@ -140,8 +142,14 @@ def test_a_nan_loss_in_float16_counts_at_once(tmp_path: Path) -> None:
     assert [w.split(":")[0] for w in told.warnings if "skipped" in w] == ["step 0"]
 
 
-@pytest.mark.parametrize("mode", ["FULL_CONCURRENT", "SEQUENTIAL"])
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(
+    ("shared", "mode"),
+    usual(
+        product((True, False), ("FULL_CONCURRENT", "SEQUENTIAL")),
+        (True, "SEQUENTIAL"),
+        (False, "FULL_CONCURRENT"),
+    ),
+)
 def test_both_sides_of_a_pair_have_the_same_noise_only_where_it_is_shared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool, mode: str
 ) -> None:
@@ -172,7 +180,7 @@ def trained(folder: Path, **changes: Any) -> torch.Tensor:
         return weights(trainer) - before
 
 
-@pytest.mark.parametrize("mode", ["FULL_CONCURRENT", "SEQUENTIAL"])
+@pytest.mark.parametrize("mode", usual(["FULL_CONCURRENT", "SEQUENTIAL"], "SEQUENTIAL"))
 def test_five_pairs_as_three_and_two_are_one_batch_of_five(tmp_path: Path, mode: str) -> None:
     common = {"concepts": write_pairs(tmp_path / "data", 5), "rlhf_dpo_execution_mode": mode}
     whole = trained(tmp_path / "whole", batch_size=5, **common)

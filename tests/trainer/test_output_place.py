@@ -21,6 +21,7 @@ from scripts.train import main
 from tests.guard import Guard
 from tests.tiny import tiny_folder
 from tests.trainer.builders import run_here, write_config
+from tests.usual import usual
 
 WHOLE: dict[str, Any] = {"training_method": "FINE_TUNE", "max_steps": 1, "rlhf_enabled": False}
 
@@ -197,7 +198,10 @@ def test_the_next_start_brings_a_half_replaced_model_back_and_sweeps_what_a_kill
 
 @pytest.mark.parametrize(
     ("name", "changes", "told"),
-    [("old", {}, True), ("old", {"prevent_overwrites": False}, True), ("new", {}, False)],
+    usual(
+        [("old", {}, True), ("old", {"prevent_overwrites": False}, True), ("new", {}, False)],
+        *(("old", {}, True), ("new", {}, False)),
+    ),
 )
 def test_a_new_run_says_that_it_replaces_an_earlier_result(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, changes: dict[str, Any], told: bool

@@ -28,6 +28,7 @@ from tests.house.acts.case import shared_folder
 from tests.tiny import SIZE, tiny_folder, tiny_setup
 from tests.tiny.batches import images
 from tests.trainer.builders import run_here, same_weights
+from tests.usual import usual
 
 KEY, SD = "FLUX_2", "STABLE_DIFFUSION_15"
 NAME = "black-forest-labs/FLUX.2-klein-4B"
@@ -90,7 +91,7 @@ def trained(key: str, options: dict[str, Any], name: str, **changes: Any) -> Mod
     return model
 
 
-@pytest.mark.parametrize(("key", "options", "changes"), CASES)
+@pytest.mark.parametrize(("key", "options", "changes"), usual(CASES, CASES[0], CASES[-1]))
 def test_a_sample_is_that_of_the_other_model_with_the_adapter(
     key: str, options: dict[str, Any], changes: dict[str, Any]
 ) -> None:
@@ -116,6 +117,7 @@ def test_a_sample_is_that_of_the_other_model_with_the_adapter(
     assert not torch.allclose(picture(model), made, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_file_has_the_noise_schedule_of_the_base() -> None:
     (file,) = (distilled(SD) / "unet").glob("*.safetensors")
     model, whole = trained(SD, {}, str(file)), trained(SD, {}, str(distilled(SD)))

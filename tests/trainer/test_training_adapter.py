@@ -117,7 +117,7 @@ def test_it_is_added_to_the_weights_whatever_its_layout(layout: str) -> None:
     assert changed == len(handle.layers) > 0
 
 
-@pytest.mark.parametrize("key", [KEY, *OTHERS])
+@pytest.mark.parametrize("key", usual([KEY, *OTHERS], KEY, "Z_IMAGE"))
 def test_a_sample_is_that_of_the_distilled_model(key: str) -> None:
     distilled, model = tiny_model(key), loaded(key)
     wanted = picture(distilled)
@@ -127,6 +127,7 @@ def test_a_sample_is_that_of_the_distilled_model(key: str) -> None:
     assert difference(picture(model), wanted) > 0.01
 
 
+@pytest.mark.slow
 def test_a_sample_in_eight_bits_is_nearly_that_of_the_distilled_model() -> None:
     eight = {"transformer": {"weight_dtype": "FLOAT_8"}}
     wanted = picture(loaded(training_adapter={"model_name": ""}, **eight))
@@ -228,7 +229,8 @@ def test_a_stopped_run_with_one_of_peft_ends_with_the_same_weights(tmp_path: Pat
 
 
 # its place in a run has nothing of a family; that the files of each fit is seen of samples
-@pytest.mark.parametrize("key", usual(OTHERS, "Z_IMAGE"))
+@pytest.mark.slow
+@pytest.mark.parametrize("key", OTHERS)
 def test_every_family_trains_with_one(key: str, tmp_path: Path) -> None:
     """From log 2 to a file with the keys of its own LoRA alone, the same after a stop."""
     seen = Losses()
@@ -246,7 +248,7 @@ def test_every_family_trains_with_one(key: str, tmp_path: Path) -> None:
     assert {name: t.shape for name, t in found.items()} == {name: t.shape for name, t in wanted.items()}
 
 
-@pytest.mark.parametrize("key", OTHERS)
+@pytest.mark.parametrize("key", usual(OTHERS, "Z_IMAGE"))
 def test_that_of_another_family_is_refused(key: str) -> None:
     other = file_of(OTHERS[OTHERS.index(key) - 1])
     with pytest.raises(UserError, match=f"does not fit {tiny_setup(key).spec.label}") as caught:
@@ -338,6 +340,7 @@ def test_a_pickle_is_refused(tmp_path: Path) -> None:
         find_file(str(tmp_path / "a.pt"), "training_adapter.model_name")
 
 
+@pytest.mark.slow
 def test_compiled_blocks_are_those_of_the_distilled_model_in_samples() -> None:
     """torch.compile does not notice that the calculation of a layer changes for a while."""
     distilled, model = tiny_model(KEY), loaded()

@@ -102,7 +102,7 @@ NAN, INFINITE = float("nan"), float("inf")
     ("part", "value"),
     usual(
         itertools.product(["unet", "text_encoder", "vae"], [NAN, INFINITE]),
-        ("unet", NAN), ("text_encoder", INFINITE), ("vae", NAN),
+        ("unet", NAN), ("text_encoder", INFINITE),
     ),
 )  # fmt: skip
 def test_a_model_with_undefined_weights_is_named_before_the_first_step(
@@ -121,7 +121,7 @@ def test_a_model_with_undefined_weights_is_named_before_the_first_step(
     assert not (tmp_path / "out.safetensors").exists()
 
 
-@pytest.mark.parametrize("name", ["bn.running_mean", "bn.running_var"])
+@pytest.mark.parametrize("name", usual(["bn.running_mean", "bn.running_var"], "bn.running_var"))
 def test_undefined_statistics_of_latents_are_named(tmp_path: Path, name: str) -> None:
     folder = Path(shutil.copytree(tiny_folder("FLUX_2"), tmp_path / "model"))
     (file,) = (folder / "vae").glob("*.safetensors")
@@ -136,7 +136,7 @@ def test_undefined_statistics_of_latents_are_named(tmp_path: Path, name: str) ->
     ("kind", "value"),
     usual(
         itertools.product(["FLOAT_8", "INT_8", "NFLOAT_4"], [NAN, INFINITE]),
-        ("FLOAT_8", NAN), ("INT_8", INFINITE), ("NFLOAT_4", NAN),
+        ("FLOAT_8", NAN), ("INT_8", INFINITE),
     ),
 )  # fmt: skip
 def test_undefined_weights_are_named_before_they_are_rounded(tmp_path: Path, kind: str, value: float) -> None:

@@ -82,7 +82,7 @@ def test_saved_by_the_trainer(key: str, tmp_path: Path) -> None:
         assert file.metadata()["tastemaker.seed"] == "7"
 
 
-@pytest.mark.parametrize("key", [FLUX, "Z_IMAGE"])
+@pytest.mark.parametrize("key", usual([FLUX, "Z_IMAGE"], FLUX))
 def test_an_adapter_merged_into_a_file(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of the denoiser alone, without a folder with the rest of the model; the same as merging into the folder."""
     adapter = save_adapter(trained_family(key), tmp_path / "a.safetensors", KOHYA)

@@ -129,9 +129,9 @@ def test_a_config_next_to_the_file_says_what_it_has_to_be(tmp_path: Path) -> Non
     ("key", "label"),
     [
         ("STABLE_DIFFUSION_15", "Stable Diffusion 1.5"),
-        ("FLUX_DEV_1", "FLUX.1 dev"),
+        pytest.param("FLUX_DEV_1", "FLUX.1 dev", marks=pytest.mark.slow),
         ("Z_IMAGE", "Z-Image"),
-        ("FLUX_2", "FLUX.2 klein"),
+        pytest.param("FLUX_2", "FLUX.2 klein", marks=pytest.mark.slow),
     ],
 )
 def test_a_file_with_the_denoiser_alone_given_for_another_part_is_named(key: str, label: str, target: str) -> None:

@@ -28,6 +28,7 @@ from modules.weights.single_file import file_tensors
 from tests.modelSetup.originals import COMPUTED, LAYOUTS, to_original
 from tests.tiny import SIZE, tiny_folder, tiny_model, tiny_setup
 from tests.tiny.batches import images
+from tests.usual import usual
 
 MILLIONS = {
     ("STABLE_DIFFUSION_15", "config"): 859.52,
@@ -63,7 +64,22 @@ def config_of(key: str, name: str) -> dict[str, Any]:
     return dict(json.loads(place.read_text(encoding="utf-8")))
 
 
-@pytest.mark.parametrize(("key", "name"), MILLIONS)
+# one for each class of denoiser, and sizes that are told by another file than the usual one
+USUAL = [
+    ("STABLE_DIFFUSION_15", "config"),
+    ("STABLE_DIFFUSION_XL_10_BASE", "config"),
+    ("STABLE_DIFFUSION_35", "medium"),
+    ("FLUX_DEV_1", "config"),
+    ("FLUX_2_DEV", "config"),
+    ("PIXART_SIGMA", "config"),
+    ("SANA", "600m"),
+    ("LUMINA_2", "config"),
+    ("QWEN_21", "config"),
+    ("HI_DREAM_FULL", "config"),
+]
+
+
+@pytest.mark.parametrize(("key", "name"), usual(MILLIONS, *USUAL))
 def test_published_sizes(key: str, name: str) -> None:
     module = outline(tiny_setup(key).spec.parts[0], config_of(key, name))
     assert round(sum(p.numel() for p in module.parameters()) / 1e6, 2) == MILLIONS[key, name]
@@ -142,7 +158,11 @@ def test_diffusers_cuts_the_same_rows(key: str, converter: str) -> None:
 
 @pytest.mark.parametrize(
     ("key", "name"),
-    [("STABLE_DIFFUSION_35", "medium"), ("SANA", "600m"), ("SANA", "1.5-1600m"), ("PIXART_SIGMA", "512")],
+    usual(
+        [("STABLE_DIFFUSION_35", "medium"), ("SANA", "600m"), ("SANA", "1.5-1600m"), ("PIXART_SIGMA", "512")],
+        ("STABLE_DIFFUSION_35", "medium"),
+        ("PIXART_SIGMA", "512"),
+    ),
 )
 def test_sizes_are_told_apart(key: str, name: str) -> None:
     spec = tiny_setup(key).spec
@@ -164,7 +184,7 @@ def test_configs_of_another_class_are_refused() -> None:
         outline(tiny_setup("SANA").spec.parts[0], {"num_layers": "many"})
 
 
-@pytest.mark.parametrize("key", ["STABLE_DIFFUSION_21", "STABLE_DIFFUSION_20_INPAINTING"])
+@pytest.mark.parametrize("key", usual(["STABLE_DIFFUSION_21", "STABLE_DIFFUSION_20_INPAINTING"], "STABLE_DIFFUSION_21"))
 def test_second_generation(key: str, tmp_path: Path) -> None:
     """Its text encoder is OpenCLIP's, whose last layer the model does not use."""
     setup, folder = tiny_setup(key), tiny_folder(key)

@@ -18,6 +18,7 @@ from modules.weights.one_file import save_file as save_single_file
 from tests.tiny import tiny_folder, tiny_setup
 from tests.tiny.stable_diffusion import write_standard_pipeline
 from tests.tiny.stable_diffusion_xl import write_standard
+from tests.usual import usual
 from tests.weights.test_part_sources import PREFIX, assert_same, denoiser_file
 
 SD, XL, FLUX = "STABLE_DIFFUSION_15", "STABLE_DIFFUSION_XL_10_BASE", "FLUX_DEV_1"
@@ -57,7 +58,7 @@ def refused(setup: ModelFamily, path: Path, said: str) -> UserError:
 @pytest.mark.parametrize(
     ("key", "name"),
     [
-        (XL, f"{PREFIX}input_blocks.1.0.in_layers.2.weight_scale_inv"),
+        pytest.param(XL, f"{PREFIX}input_blocks.1.0.in_layers.2.weight_scale_inv", marks=pytest.mark.slow),
         (SD, f"{VAE}encoder.norm_out.weight_scale_inv"),
         (SD, "cond_stage_model.transformer.text_model.encoder.layers.0.mlp.fc1.weight_scale_inv"),
         (XL, f"{SECOND}transformer.resblocks.0.attn.in_proj_weight_scale_inv"),
@@ -101,10 +102,10 @@ def test_an_lcm_model_is_named_as_such(key: str, contents: dict[str, State], tmp
 @pytest.mark.parametrize(
     ("key", "lacking", "heads"),
     [
-        (SD, ("vae",), (VAE,)),
+        pytest.param(SD, ("vae",), (VAE,), marks=pytest.mark.slow),
         (SD, ("text_encoder",), ("cond_stage_model.",)),
         (SD, ("unet",), (PREFIX,)),
-        (XL, ("text_encoder_2", "vae"), (VAE, SECOND)),
+        pytest.param(XL, ("text_encoder_2", "vae"), (VAE, SECOND), marks=pytest.mark.slow),
         (XL, ("text_encoder", "text_encoder_2", "vae"), (VAE, "conditioner.")),
     ],
 )
@@ -127,7 +128,7 @@ def test_what_a_file_lacks_may_come_from_elsewhere(
     assert_same(models[key], other)
 
 
-@pytest.mark.parametrize("key", [SD, XL])
+@pytest.mark.parametrize("key", usual([SD, XL], SD))
 def test_a_bare_denoiser_and_a_folder_with_the_rest(
     key: str,
     folders: dict[str, Path],

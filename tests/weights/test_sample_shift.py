@@ -18,6 +18,7 @@ from modules.trainer.curves import level_curves
 from modules.util.config.TrainConfig import TrainConfig
 from modules.weights.saving import scheduler_config
 from tests.tiny import tiny_folder, tiny_setup
+from tests.usual import usual
 from tests.weights.test_part_sources import configs_beside, denoiser_file
 
 KEY = "Z_IMAGE"
@@ -45,7 +46,7 @@ def whole_file(path: Path) -> Model:
     return tiny_setup(KEY).load(str(path), part_sources={"vae": folder, "text_encoder": folder})
 
 
-@pytest.mark.parametrize(("name", "shift"), FILES)
+@pytest.mark.parametrize(("name", "shift"), usual(FILES, *FILES[1:4]))
 def test_a_file_is_sampled_as_the_model_that_its_name_tells(name: str, shift: float, tmp_path: Path) -> None:
     model = whole_file(tmp_path / f"{name}.safetensors")
     assert sampled(model, shift) and scheduler_config(model)["shift"] == shift
@@ -59,7 +60,9 @@ def test_a_config_next_to_the_file_is_followed(tmp_path: Path) -> None:
     assert sampled(whole_file(path), 1.5)
 
 
-@pytest.mark.parametrize(("name", "shift"), [*FILES[1:2], FILES[3], ("my_own", None)])
+@pytest.mark.parametrize(
+    ("name", "shift"), usual([*FILES[1:2], FILES[3], ("my_own", None)], FILES[1], ("my_own", None))
+)
 def test_a_denoiser_of_its_own_in_the_folder_of_another_model(
     name: str, shift: float | None, tmp_path: Path
 ) -> None:

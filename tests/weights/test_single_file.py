@@ -18,6 +18,7 @@ from modules.weights.one_file import save_file as save_single_file
 from modules.weights.saving import save_folder
 from tests.tiny import SIZE, tiny_folder, tiny_model, tiny_setup
 from tests.tiny.batches import images
+from tests.usual import usual
 
 KEYS = Path(__file__).parents[2].parent / "shared" / "data" / "lora_keys" / "sd15_ORIGINAL_LORA.json"
 
@@ -31,7 +32,7 @@ def standard(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("dtype", [None, torch.float16])
-@pytest.mark.parametrize("prediction", [None, "v_prediction"])
+@pytest.mark.parametrize("prediction", usual([None, "v_prediction"], "v_prediction"))
 def test_a_file_gives_the_same_images(standard: Path, tmp_path: Path, dtype, prediction) -> None:
     from modules.modelSetup.ModelFamily import LoadOptions
 

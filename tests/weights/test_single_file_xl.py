@@ -18,6 +18,7 @@ from modules.weights.open_clip import from_open_clip, to_open_clip
 from tests.tiny import SIZE, tiny_setup
 from tests.tiny.batches import images
 from tests.tiny.stable_diffusion_xl import write_standard
+from tests.usual import usual
 
 KEY = "STABLE_DIFFUSION_XL_10_BASE"
 
@@ -139,7 +140,7 @@ def test_open_clip_there_and_back() -> None:
         to_open_clip({"encoder.layers.0.nothing.weight": torch.zeros(1)})
 
 
-@pytest.mark.parametrize("zero_snr", [False, True])
+@pytest.mark.parametrize("zero_snr", usual([False, True], True))
 def test_parameterisation_is_kept(standard: Path, tmp_path: Path, zero_snr: bool) -> None:
     setup = tiny_setup(KEY)
     model = setup.load(str(standard), options=LoadOptions("v_prediction", zero_snr))

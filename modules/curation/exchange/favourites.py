@@ -17,13 +17,13 @@ from typing import Any
 from modules.curation.exchange.public_formats import BadRow, PublicPair
 from modules.curation.intake.scan import ScanFault, natural_key, output_folders, scan_images
 from modules.util.bucket import aspect_label
-from modules.util.dpo_curation_util import IMAGE_EXTENSIONS, file_sha256
 from modules.util.errors import DataError, UserError
 from modules.util.image_metadata.containers.exif import decode_text
 from modules.util.image_metadata.containers.source import Source
 from modules.util.image_metadata.limits import Unusable
 from modules.util.image_metadata.normalise import normalise_prompt
 from modules.util.image_metadata.reader import SWARM, open_fields
+from modules.util.pairs.dpo_pair_files import file_sha256, image_files
 
 LIKE, DISLIKE = "like", "dislike"
 STARRED_FOLDER = "Starred"
@@ -127,10 +127,7 @@ def _hashes(folder: Path) -> set[str]:
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder", field="--favourites")
     try:
-        files = [
-            path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_EXTENSIONS and path.is_file()
-        ]
-        return {file_sha256(path) for path in files}
+        return {file_sha256(path) for path in image_files(folder.rglob("*"))}
     except OSError as error:
         raise UserError(f"{error.filename} cannot be read: {error.strerror}", field="--favourites") from error
 

@@ -16,13 +16,13 @@ from modules.project.prompts import Task, check_tasks, read_tasks
 from modules.project.Round import Candidate, Round
 from modules.spec.FamilySpec import FamilySpec
 from modules.spec.registry import FAMILIES
-from modules.util.dpo_curation_util import IMAGE_EXTENSIONS
 from modules.util.errors import DataError, refused_as
 from modules.util.files.OpenFolder import read_plain
 from modules.util.image_metadata.formats.comfy import is_graph, read_graph
 from modules.util.image_metadata.limits import Unusable
 from modules.util.image_metadata_util import UNCONDITIONAL, normalise_prompt, read_metadata
 from modules.util.owned_files import shown
+from modules.util.pairs.dpo_pair_files import image_files
 from modules.util.prompts_file import PromptRow
 
 MOST_BYTES = 256 * 2**20
@@ -115,9 +115,9 @@ class _Candidates:
     def __init__(self, rounds: Sequence[Round]) -> None:
         self._by_size: dict[int, list[Path]] = {}
         self._digests: dict[Path, bytes] = {}
-        for path in (file for one in rounds for place in (one.candidates, one.surplus) for file in place.glob("*")):
-            if path.suffix.lower() in IMAGE_EXTENSIONS and path.is_file():
-                self._by_size.setdefault(path.stat().st_size, []).append(path)
+        files = (file for one in rounds for place in (one.candidates, one.surplus) for file in place.glob("*"))
+        for path in image_files(files):
+            self._by_size.setdefault(path.stat().st_size, []).append(path)
 
     def __contains__(self, data: bytes) -> bool:
         alike = self._by_size.get(len(data), [])
@@ -181,9 +181,7 @@ def images_in(paths: Sequence[Path]) -> list[Path]:
     found: dict[Path, None] = {}
     for path in paths:
         inside = sorted(path.rglob("*")) if path.is_dir() else [path]
-        found |= dict.fromkeys(
-            one for one in inside if one.suffix.lower() in IMAGE_EXTENSIONS and one.is_file()
-        )
+        found |= dict.fromkeys(image_files(inside))
     return list(found)
 
 

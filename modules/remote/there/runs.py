@@ -48,7 +48,7 @@ def check_startable(root: Path, name: str) -> None:
     if not RUN_ID.fullmatch(name):
         raise UserError(f"{shown(name)} is not the name of a run")
     run = RunDirectory(Owned(root, local=True).path(f"{RUNS}/{name}"))
-    if is_live(run):
+    if run.is_live():
         raise UserError(f"the run {name} is already running", hint=f"stop it first: train_remote.py send stop {name}")
 
 
@@ -76,15 +76,10 @@ def begin(root: Path, name: str, config: Mapping[str, Any], command: Sequence[st
         return launch(run, config, line).pid
 
 
-def is_live(run: RunDirectory) -> bool:
-    """Return whether a trainer is working there or starting."""
-    return run.trainer() is not None or run.launched() is not None
-
-
 def describe(root: Path, name: str) -> dict[str, Any]:
     """Return what ``runctl.py status`` reports about a run, and the end of its output if it failed."""
     run = open_run(root, name)
-    if not is_live(run):
+    if not run.is_live():
         settle(run)
     made = {**read_status(run).to_dict(), "run": name}
     if made["state"] in ("failed", "died"):
@@ -117,12 +112,12 @@ def tail(root: Path, name: str, offset: int, sha256: str, send: Send) -> dict[st
     send({"from": offset}, b"")
     beat = time.monotonic()
     while True:
-        ended = not is_live(run) and settle(run) is not None
+        ended = not run.is_live() and settle(run) is not None
         for block in _blocks(path, offset):
             offset += len(block)
             send({}, block)
             beat = time.monotonic()
-        if ended or (not is_live(run) and not run.launch_record()):
+        if ended or (not run.is_live() and not run.launch_record()):
             return {"state": read_status(run).state, "size": offset}
         if time.monotonic() - beat > BEAT_SECONDS:
             send({"beat": True}, b"")
@@ -224,7 +219,7 @@ def clean(root: Path, name: str, fetched: Mapping[str, str]) -> list[str]:
 
 def _check_ended(run: RunDirectory, alone: bool) -> None:
     """Raise ``UserError`` if a trainer works in a run or is starting."""
-    if not alone or is_live(run):
+    if not alone or run.is_live():
         name = run.path.name
         raise UserError(
             f"the run {name} is running", hint=f"stop it first: train_remote.py send stop {name}"

@@ -249,23 +249,12 @@ class FarSide:
         return self.store.sweep()
 
 
-ANSWERS: Mapping[str, Callable[[FarSide, Request], Any]] = {
-    "look": FarSide.look,
-    "have": FarSide.have,
-    "small": FarSide.small,
-    "large": FarSide.large,
-    "plant": FarSide.plant,
-    "environment": FarSide.environment,
-    "packages": FarSide.packages,
-    "begin": FarSide.begin,
-    "status": FarSide.status,
-    "tail": FarSide.tail,
-    "control": FarSide.control,
-    "contents": FarSide.contents,
-    "digests": FarSide.digests,
-    "piece": FarSide.piece,
-    "clean": FarSide.clean,
-}
+_REQUESTS: tuple[Callable[[FarSide, Request], Any], ...] = (
+    FarSide.look, FarSide.have, FarSide.small, FarSide.large, FarSide.plant, FarSide.environment, FarSide.packages,
+    FarSide.begin, FarSide.status, FarSide.tail, FarSide.control, FarSide.contents, FarSide.digests, FarSide.piece,
+    FarSide.clean,
+)  # fmt: skip
+ANSWERS = {request.__name__: request for request in _REQUESTS}
 """The supported requests."""
 WITH_DATA = ("small", "large")
 

@@ -56,13 +56,6 @@ def metrics_of(event: Event) -> dict[str, float]:
     return {str(tag): float(value) for tag, value in found.items() if type(value) in (int, float)}
 
 
-def step_of(event: Event) -> int:
-    """The optimizer step an event belongs to; 0 if unknown."""
-    progress = event.get("progress")
-    step = progress.get("global_step") if isinstance(progress, Mapping) else None
-    return step if isinstance(step, int) else 0
-
-
 def follow_run(
     folder: Path, tracker: Tracker, wait: Callable[[], None] = lambda: time.sleep(POLL_SECONDS)
 ) -> int:
@@ -83,7 +76,7 @@ def follow_run(
     try:
         while True:
             # asked before the events are read, so that those of a run that ends meanwhile are not missed
-            over = over or (not run.is_mirror and _is_over(run))
+            over = over or (not run.is_mirror and not run.is_live())
             events = reader.poll(BATCH_BYTES)
             for event in events:
                 tracker.take(event)
@@ -103,8 +96,3 @@ def follow_run(
             over = over and not events
     finally:
         tracker.finish()
-
-
-def _is_over(run: RunDirectory) -> bool:
-    """Return whether no process is working on the run. A starting process counts as working."""
-    return run.trainer() is None and run.launched() is None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from modules.runner.trackers.Tracker import Event, Tracker, metrics_of, package, step_of
+from modules.runner.events import step_of
+from modules.runner.trackers.Tracker import Event, Tracker, metrics_of, package
 
 
 class Trackio(Tracker):
@@ -14,7 +15,7 @@ class Trackio(Tracker):
 
     def take(self, event: Event) -> None:
         if numbers := metrics_of(event):
-            self._trackio.log(numbers, step=step_of(event))
+            self._trackio.log(numbers, step=step_of(event) or 0)
 
     def finish(self) -> None:
         self._trackio.finish()

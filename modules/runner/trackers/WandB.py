@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from modules.runner.trackers.Tracker import Event, Tracker, metrics_of, package, step_of
+from modules.runner.events import step_of
+from modules.runner.trackers.Tracker import Event, Tracker, metrics_of, package
 
 
 class WandB(Tracker):
@@ -18,7 +19,7 @@ class WandB(Tracker):
             # a run that was resumed has several ends, of which the last one counts
             self._status = int(event.get("status") == "failed")
         if numbers := metrics_of(event):
-            self._run.log(numbers, step=step_of(event))
+            self._run.log(numbers, step=step_of(event) or 0)
 
     def finish(self) -> None:
         self._run.finish(exit_code=self._status)

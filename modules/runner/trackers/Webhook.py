@@ -6,7 +6,8 @@ import json
 
 import requests
 
-from modules.runner.trackers.Tracker import Event, Tracker, step_of
+from modules.runner.events import step_of
+from modules.runner.trackers.Tracker import Event, Tracker
 from modules.util.errors import ConfigError, UserError
 from modules.util.web.HttpClient import host_of
 
@@ -31,7 +32,7 @@ class Webhook(Tracker):
         self._step, self._error, self._ended = 0, "", ""
 
     def take(self, event: Event) -> None:
-        self._step = max(self._step, step_of(event))
+        self._step = max(self._step, step_of(event) or 0)
         if event["kind"] == "run_started":
             # a run that was resumed has several ends, of which the last one is sent
             self._error = self._ended = ""

@@ -24,12 +24,12 @@ IDLE_EPOCHS = 8
 
 
 class OnlineLoader:
-    """Delivers optimizer steps from any position on. ``EpochMaker`` makes the images, ``StepCutter`` the
-    steps.
+    """Delivers optimizer steps from any position on. ``EpochMaker`` makes the images, ``StepCutter``
+    plans the steps.
 
     Args:
         maker: has the run's config, model and prompts.
-        cutter: splits the images of ``maker``.
+        cutter: plans the steps from the images of ``maker``.
 
     Attributes:
         training_hooks: hooks that training enters around denoiser calls that a rollout also made.
@@ -107,18 +107,18 @@ class OnlineLoader:
                 self._made = None
                 self._made = self._maker.make(epoch, progress.global_step)
             made = self._made
-            plan = self._cutter.plan(made)
-            without_votes = [] if plan else [*without_votes, self._has_no_votes(made)]
+            plan = self._cutter.plan(epoch, made.images)
+            without_votes = [] if plan else [*without_votes, self._has_no_votes(made.facts)]
             if len(without_votes) >= IDLE_EPOCHS:
                 raise _nothing_to_learn(without_votes)
-            yield from self._cutter.groups(made, plan, start)
+            yield from made.groups(plan, start, self.config.rlhf_prompts_per_epoch, self.config.batch_size)
             epoch, start = epoch + 1, 0
 
-    def _has_no_votes(self, made: MadeEpoch) -> bool:
-        """Return whether no prompt of an epoch was judged. Rewards that fail for all prompts end the run, so only
-        missing votes can be the reason.
+    def _has_no_votes(self, facts: Mapping[str, float]) -> bool:
+        """Return whether no prompt of an epoch was judged, from the epoch's metrics. Rewards that fail for all prompts
+        end the run, so only missing votes can be the reason.
         """
-        return made.facts.get("rl/dropped_groups") == self.config.rlhf_prompts_per_epoch
+        return facts.get("rl/dropped_groups") == self.config.rlhf_prompts_per_epoch
 
     # -- backups ----------------------------------------------------------------------------------------------
 

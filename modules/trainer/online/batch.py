@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from modules.dataLoader.BaseDataLoader import AccumulationGroup
 from modules.dataLoader.samplers import Step
 from modules.rollout.Rollouts import Rollouts
+from modules.trainer.online.step_plan import PlannedStep
 from modules.util.errors import DataError
 
 _OWN = "own."
@@ -90,7 +91,34 @@ class MadeEpoch:
     images: list[int]
     facts: dict[str, float] = field(default_factory=dict)
 
-    def skipped_groups(self, micro_batches: Sequence[int], batch_size: int) -> torch.Tensor:
+    def groups(
+        self, plan: Sequence[tuple[int, PlannedStep]], start: int, prompts: int, batch_size: int
+    ) -> Iterator[OnlineGroup]:
+        """Yield the optimizer steps from number ``start`` on, each built when requested.
+
+        Args:
+            plan: (inner epoch, micro-batches) of every optimizer step.
+            prompts: number of prompts of an epoch.
+            batch_size: number of images of a micro-batch from which none was removed.
+        """
+        for number, (inner, planned) in enumerate(plan):
+            if number < start:
+                continue
+            yield OnlineGroup(
+                [
+                    self.batch.select(self.micro[one]) if self.micro[one] else None
+                    for one in planned.micro_batches
+                ],
+                Step(self.epoch, number, (), planned.images, number + 1 == len(plan)),
+                inner=inner,
+                fresh=number == 0,
+                first_group=self.epoch * prompts,
+                slots=prompts,
+                facts=self.facts if number == 0 else {},
+                skipped_K=self._skipped_groups(planned.passed, batch_size),
+            )
+
+    def _skipped_groups(self, micro_batches: Sequence[int], batch_size: int) -> torch.Tensor:
         """Group of each image removed from these micro-batches, int64, (K,)."""
         gone: list[int] = []
         for number in micro_batches:

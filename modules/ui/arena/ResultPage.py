@@ -9,7 +9,7 @@ from tkinter import ttk
 
 from modules.ui.arena.ArenaController import ArenaResult
 from modules.ui.texts import arena as words
-from modules.ui.widgets.ActionRow import ActionRow
+from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
 from modules.ui.widgets.theme import Theme
 from modules.ui.widgets.ThumbGrid import ThumbGrid
@@ -61,7 +61,7 @@ class ResultPage(ttk.Frame):
         self.grid_.grid(row=1, column=0, sticky="nsew", padx=px(12))
         self.grid_.canvas.bind("<Configure>", lambda _event: prefetcher.want(self.grid_.in_sight()), add="+")
         self._votes()
-        bottom = ActionRow(self, theme)
+        bottom = FlowFrame(self, theme.px(6))
         bottom.grid(row=2, column=0, sticky="ew", padx=px(12), pady=px(8))
         self.buttons: dict[str, ttk.Button] = {}
         wanted = {words.CLOSE: close, words.NEXT_ROUND: next_round}

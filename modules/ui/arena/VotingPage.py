@@ -13,7 +13,7 @@ from modules.curation.choosing.base import KEYS_OF_TWO
 from modules.ui.arena.ArenaController import ArenaController, ArenaShot
 from modules.ui.curation.ChoiceView import Action, action_button, key_name
 from modules.ui.texts import arena as words
-from modules.ui.widgets.ActionRow import ActionRow
+from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.ImagePrefetcher import Compared, ImagePrefetcher, Key
 from modules.ui.widgets.ImageView import ImageView, ZoomState
 from modules.ui.widgets.KeysWindow import show_keys
@@ -79,7 +79,7 @@ class VotingPage(ttk.Frame):
         bottom.columnconfigure(0, weight=1)
         self.hint = ttk.Label(bottom, text=words.PAUSE if unasked else words.HINT, style="Bold.TLabel")
         self.hint.grid(row=0, column=0, sticky="w", pady=px(3))
-        row = ActionRow(bottom, theme)
+        row = FlowFrame(bottom, theme.px(6))
         row.grid(row=1, column=0, sticky="ew")
         self.actions = [Action(k.label, k.keys, partial(k.do, self), k.main, k.judges) for k in KEYS_OF_TWO]
         self.actions += [

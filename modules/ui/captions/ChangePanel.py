@@ -8,7 +8,7 @@ from tkinter import ttk
 
 from modules.tools.dataset.tags import Edit, adding, deleting, replacing_tag, replacing_text
 from modules.ui.texts import captions as words
-from modules.ui.widgets.ActionRow import ActionRow
+from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.theme import Theme
 from modules.util.display import counted
 from modules.util.errors import UserError
@@ -50,7 +50,7 @@ class ChangePanel(ttk.Frame):
         self.whole = ttk.Checkbutton(row, text=words.WHOLE_TAGS, variable=self._whole)
         self.whole.pack(side="left", padx=(px(10), 0))
         self.tag = self._entry(4, words.TAG)
-        row_of_tags = ActionRow(self, theme)
+        row_of_tags = FlowFrame(self, theme.px(6))
         row_of_tags.grid(row=5, column=0, columnspan=2, sticky="ew", pady=(px(2), 0))
         self.buttons = [
             ttk.Button(row_of_tags, text=text, style="Small.TButton", command=command)

@@ -25,7 +25,7 @@ from modules.ui.curation.PairController import PairController, Question, Snapsho
 from modules.ui.curation.SheetView import SheetView
 from modules.ui.curation.TasteGauge import TasteGauge
 from modules.ui.texts import choosing as words
-from modules.ui.widgets.ActionRow import ActionRow
+from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
 from modules.ui.widgets.KeysWindow import show_keys
 from modules.ui.widgets.theme import Theme, style_text
@@ -131,7 +131,7 @@ class ChoosingPage(ttk.Frame):
         self.certainty_label.grid(row=0, column=1, padx=px(8))
         self.certainty_bar = ThinBar(bottom, self.theme, px(110))
         self.certainty_bar.grid(row=0, column=2, padx=(0, px(10)))
-        self.action_row = ActionRow(bottom, self.theme)
+        self.action_row = FlowFrame(bottom, self.theme.px(6))
         self.action_row.grid(row=1, column=0, columnspan=3, sticky="ew", padx=px(10), pady=(0, px(6)))
 
     def _fit_top(self) -> None:

@@ -17,8 +17,8 @@ from modules.ui.curation.PairController import PairController
 from modules.ui.curation.PairToolMemory import PairToolMemory
 from modules.ui.curation.PassedPrompts import PassedPrompts
 from modules.ui.texts import export as words
-from modules.ui.widgets.ActionRow import ActionRow
 from modules.ui.widgets.Chooser import Chooser
+from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.theme import Theme, style_text
 from modules.ui.widgets.tk_support import IDLE, later, set_text
@@ -139,7 +139,7 @@ class ExportPage(ttk.Frame):
         bottom = ttk.Frame(self, padding=(px(16), px(8)))
         bottom.grid(row=1, column=0, sticky="ew")
         bottom.columnconfigure(0, weight=1)
-        row = ActionRow(bottom, self.theme)
+        row = FlowFrame(bottom, self.theme.px(6))
         row.grid(row=0, column=0, sticky="ew")
         button = row.add_button
         self.go = button(words.FINALISE, self.finalise, "Accent.TButton")

@@ -232,15 +232,20 @@ class PairController:
 
     # --- verbs --------------------------------------------------------------------------------------------------
 
-    def _verb(self, call: Callable[[CurationSession], GroupState]) -> None:
+    def _act(self, act: Callable[[], object]) -> None:
+        """Do what the person asked for."""
+
         def work() -> str:
             self._count_time()
-            walk = self._open_walk()
-            walk.act(call)
-            note, walk.session.note = walk.session.note, ""
+            act()
+            session = self._open_walk().session
+            note, session.note = session.note, ""
             return note
 
         self._submit(work)
+
+    def _verb(self, call: Callable[[CurationSession], GroupState]) -> None:
+        self._act(lambda: self._open_walk().act(call))
 
     def _open_walk(self) -> GroupWalk:
         if self._walk is None:
@@ -263,13 +268,7 @@ class PairController:
 
     def toggle(self, key: str, name: str, like: bool) -> None:
         """GRID: like or dislike an image of the page, or remove that mark."""
-
-        def work() -> str:
-            self._count_time()
-            self._open_sheet().toggle(key, name, like)
-            return ""
-
-        self._submit(work)
+        self._act(lambda: self._open_sheet().toggle(key, name, like))
 
     def see(self, key: str, names: Sequence[str]) -> None:
         """GRID: record that these images of the page were on the screen long enough."""
@@ -284,15 +283,7 @@ class PairController:
 
     def close_page(self, drawn: Mapping[str, Collection[str]]) -> None:
         """GRID: save which prompts and images of this page were drawn, then show the next page."""
-
-        def work() -> str:
-            self._count_time()
-            self._open_sheet().close(drawn)
-            session = self._open_walk().session
-            note, session.note = session.note, ""
-            return note
-
-        self._submit(work)
+        self._act(lambda: self._open_sheet().close(drawn))
 
     def _open_sheet(self) -> Sheet:
         if self._sheet is None:
@@ -336,13 +327,7 @@ class PairController:
 
     def open(self, key: str) -> None:
         """Show a finished prompt again."""
-
-        def work() -> str:
-            self._count_time()
-            self._open_walk().open(key)
-            return ""
-
-        self._submit(work)
+        self._act(lambda: self._open_walk().open(key))
 
     def passed(self, done: Callable[[list[ImageGroup]], None]) -> None:
         """The prompts that gave no pair, as far as their images were found."""

@@ -19,9 +19,9 @@ from modules.ui.curation.PairToolMemory import PairToolMemory
 from modules.ui.form.inputs import choice_box
 from modules.ui.state.SessionStore import SessionStore, WindowMemory
 from modules.ui.texts import start as words
-from modules.ui.widgets.ActionRow import ActionRow
 from modules.ui.widgets.Chooser import Chooser
 from modules.ui.widgets.drop import accept_drops, nearest_folder
+from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.theme import APPEARANCES, SCALES, Theme
 from modules.ui.widgets.tk_support import (
@@ -298,7 +298,7 @@ class StartPage(ttk.Frame):
         bottom = ttk.Frame(self, padding=(px(16), px(8)))
         bottom.grid(row=1, column=0, sticky="ew")
         bottom.columnconfigure(0, weight=1)
-        row = ActionRow(bottom, self.theme)
+        row = FlowFrame(bottom, self.theme.px(6))
         row.grid(row=0, column=0, sticky="ew")
         self.go = ttk.Button(row, text=words.START, style="Accent.TButton", command=self.submit)
         self.go.bind("<Return>", lambda _event: self.submit())

@@ -19,7 +19,7 @@ from modules.ui.demo.demo_project import (
 from modules.ui.dialogs import Dialog
 from modules.ui.texts import demo as words
 from modules.ui.Ui import Ui
-from modules.ui.widgets.ActionRow import ActionRow
+from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.tk_support import IDLE, Timer, later
 from modules.util.display import counted
@@ -38,7 +38,6 @@ class DemoWindow(Dialog):
     def __init__(self, ui: Ui, folder: Path = DEFAULT_FOLDER) -> None:
         super().__init__(ui, words.TITLE, width=WIDTH)
         self._maker: MakerProcess | None = None
-        self._after: Callable[[], None] = self._made_images
         self._polling = Timer(self, POLL_MS, self._poll)
         self._tool: tk.Toplevel | None = None
         self.folder = tk.StringVar(self, str(folder))
@@ -78,12 +77,12 @@ class DemoWindow(Dialog):
     def _head(self, text: str) -> None:
         self._label(text, "Bold.TLabel").grid(sticky="ew", pady=(self.ui.theme.px(14), self.ui.theme.px(4)))
 
-    def _row(self) -> ActionRow:
-        row = ActionRow(self.inside, self.ui.theme)
+    def _row(self) -> FlowFrame:
+        row = FlowFrame(self.inside, self.ui.theme.px(6))
         row.grid(sticky="ew", pady=(self.ui.theme.px(4), 0))
         return row
 
-    def _button(self, row: ActionRow, name: str, text: str, command: Callable[[], None]) -> None:
+    def _button(self, row: FlowFrame, name: str, text: str, command: Callable[[], None]) -> None:
         self.buttons[name] = row.add_button(text, command)
 
     def _entry(self, row: ttk.Frame, name: str, variable: tk.StringVar, width: int) -> ttk.Entry:
@@ -242,28 +241,25 @@ class DemoWindow(Dialog):
 
     def make_images(self) -> None:
         """Make the missing images in a separate process."""
-        self.say_error("")
-        try:
+
+        def start() -> MakerProcess:
             prompts, each = self._numbers()
             self.project.prepare(prompts, each)
-            self._maker = MakerProcess.images(self.project, prompts, each)
-        except UserError as error:
-            self.say_error(str(error))
-            return
-        self._watch(words.LOADING, self._made_images)
+            return MakerProcess.images(self.project, prompts, each)
+
+        self._work(start, words.LOADING)
 
     def simulate(self) -> None:
         """Let a simulated person choose."""
+        self._work(lambda: MakerProcess.person(self.project), words.SIMULATING)
+
+    def _work(self, start: Callable[[], MakerProcess], text: str) -> None:
         self.say_error("")
         try:
-            self._maker = MakerProcess.person(self.project)
+            self._maker = start()
         except UserError as error:
             self.say_error(str(error))
             return
-        self._watch(words.SIMULATING, self._focus_next)
-
-    def _watch(self, text: str, after: Callable[[], None]) -> None:
-        self._after = after
         self.about_images.configure(text=text)
         self.refresh()
         self.buttons["cancel"].focus_set()
@@ -287,10 +283,7 @@ class DemoWindow(Dialog):
         if problem is not None:
             self.ui.error(problem)
         elif not maker.cancelled:
-            self._after()
-
-    def _made_images(self) -> None:
-        self._focus_next()
+            self._focus_next()
 
     def stop_making(self) -> None:
         """End the process. Finished images stay, and "Make the rest" continues from there."""

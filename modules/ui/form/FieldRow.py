@@ -17,9 +17,7 @@ from modules.util.errors import UserError
 
 if TYPE_CHECKING:
     from modules.ui.form.FieldSource import FieldSource
-    from modules.ui.form.Tooltips import Tooltips
-    from modules.ui.widgets.Chooser import Chooser
-    from modules.ui.widgets.theme import Theme
+    from modules.ui.Ui import Ui
 
 LABEL_WIDTH = 170
 CHANGED = "\u25cf"
@@ -41,21 +39,20 @@ class FieldRow:
         row: int,
         setting: Setting,
         source: FieldSource,
-        theme: Theme,
-        tooltips: Tooltips,
-        chooser: Chooser,
+        ui: Ui,
         focused: Callable[[Setting], None],
     ) -> None:
         self.setting = setting
-        self._card, self._row, self._source, self._theme, self._tooltips = card, row, source, theme, tooltips
+        theme, self._tooltips = ui.theme, ui.services.tooltips
+        self._card, self._row, self._source, self._theme = card, row, source, theme
         self._fault: ttk.Label | None = None
         self._problem: Problem | None = None
         self._mark: ttk.Label | None = None
         self._typing = False
         self.shown = False
         self.label = ttk.Label(card, text=setting.title, wraplength=theme.px(LABEL_WIDTH), justify="left")
-        self.input = make_input(card, setting, theme, chooser, self._typed, self._picked)
-        tooltips.add(self.label, self._tip)
+        self.input = make_input(card, setting, theme, ui.chooser, self._typed, self._picked)
+        self._tooltips.add(self.label, self._tip)
         widget = self.input.focus_widget
         widget.bind("<FocusIn>", lambda _event: focused(setting), add="+")
         widget.bind("<FocusOut>", lambda _event: self._left(), add="+")

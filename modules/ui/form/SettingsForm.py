@@ -10,10 +10,8 @@ from tkinter import ttk
 from modules.ui.form.CardBoard import CardBoard, wrapped_label
 from modules.ui.form.FieldRow import FieldRow
 from modules.ui.form.FieldSource import FieldSource
-from modules.ui.form.Tooltips import Tooltips
 from modules.ui.state.ConfigState import Problem
-from modules.ui.widgets.Chooser import Chooser
-from modules.ui.widgets.theme import Theme
+from modules.ui.Ui import Ui
 from modules.util.config.settings import Setting
 
 FORM_KINDS = ("bool", "int", "float", "text", "choice", "choices")
@@ -34,15 +32,12 @@ class SettingsForm:
         parent: tk.Misc,
         settings: Iterable[Setting],
         source: FieldSource,
-        theme: Theme,
-        tooltips: Tooltips,
-        chooser: Chooser,
+        ui: Ui,
         focused: Callable[[Setting], None] = lambda setting: None,
     ) -> None:
-        self.board = CardBoard(parent, theme)
+        self.board = CardBoard(parent, ui.theme)
         self.board.pack(fill="x")
-        self.source, self._theme, self._tooltips, self._focused = source, theme, tooltips, focused
-        self._chooser = chooser
+        self.source, self._ui, self._theme, self._focused = source, ui, ui.theme, focused
         self.rows: dict[str, FieldRow] = {}
         self.cards: dict[str, ttk.Frame] = {}
         self._members: dict[str, list[FieldRow]] = {}
@@ -56,7 +51,7 @@ class SettingsForm:
             self._add_group(group, list(members))
         self.has_more = any(row.setting.first for row in self.rows.values())
         self.refresh()
-        theme.on_change(self._restyle, self.board)
+        ui.theme.on_change(self._restyle, self.board)
 
     def _add_group(self, group: str, members: list[Setting]) -> None:
         card = self.cards.get(group)
@@ -65,9 +60,7 @@ class SettingsForm:
             self._members[group] = []
         for setting in members:
             row = 1 + 2 * len(self._members[group])
-            made = FieldRow(
-                card, row, setting, self.source, self._theme, self._tooltips, self._chooser, self._focused
-            )
+            made = FieldRow(card, row, setting, self.source, self._ui, self._focused)
             self.rows[setting.path] = made
             self._members[group].append(made)
 

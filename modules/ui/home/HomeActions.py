@@ -13,8 +13,6 @@ from modules.ui.home.ProjectWatch import ProjectWatch
 from modules.ui.texts import home as words
 from modules.ui.Ui import Ui
 
-VERBS = {"new-round": "next"}
-
 
 class HomeActions:
     """The steps of the open project."""
@@ -25,7 +23,7 @@ class HomeActions:
     @staticmethod
     def step_of(verb: str) -> str:
         """The card that a ``taste.py`` command belongs to."""
-        return next((key for key, known in VERBS.items() if known == verb), verb)
+        return "new-round" if verb == "next" else verb
 
     def take(self, key: str) -> None:
         """Take a step."""
@@ -59,12 +57,9 @@ class HomeActions:
         options = replace(
             picking_options(memory), session=settings_of(project), held_back=self.watch.held_back
         )
-        tool = open_pair_tool(
-            self.ui.root, self.ui.theme, settings=settings, train=self._train, options=options
+        self._opened(
+            open_pair_tool(self.ui.root, self.ui.theme, settings=settings, train=self._train, options=options)
         )
-        self.watch.tool = tool
-        tool.bind("<Destroy>", lambda event: self._closed(tool) if event.widget is tool else None, add="+")
-        self.watch.look()
 
     def next_round(self) -> None:
         """Begin the next round."""
@@ -89,11 +84,13 @@ class HomeActions:
         project = self.watch.project
         if project is None or self.watch.tool is not None:
             return
-        arena = open_arena_window(
-            self.ui.root, self.ui.theme, project.folder, between, count, self.next_round
+        self._opened(
+            open_arena_window(self.ui.root, self.ui.theme, project.folder, between, count, self.next_round)
         )
-        self.watch.tool = arena
-        arena.bind("<Destroy>", lambda event: self._closed(arena) if event.widget is arena else None, add="+")
+
+    def _opened(self, tool: tk.Toplevel) -> None:
+        self.watch.tool = tool
+        tool.bind("<Destroy>", lambda event: self._closed(tool) if event.widget is tool else None, add="+")
         self.watch.look()
 
     def _closed(self, tool: tk.Toplevel) -> None:

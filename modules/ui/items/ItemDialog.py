@@ -48,9 +48,7 @@ class ItemDialog(Dialog):
         head = ttk.Label(scroll.inside, text=note, style="Back.TLabel", wraplength=px(740), justify="left")
         head.pack(fill="x", padx=px(14), pady=px(8 if note else 2))
         settings = [setting for setting in self.source.settings.values() if wanted(setting)]
-        form = SettingsForm(
-            scroll.inside, settings, self.source, self.ui.theme, self.ui.services.tooltips, self.ui.chooser
-        )
+        form = SettingsForm(scroll.inside, settings, self.source, self.ui)
         self.forms.append(form)
         return form
 

@@ -26,15 +26,7 @@ class FormPage(Page):
         self.add_head(self.scroll.inside)
         self.add_before(self.scroll.inside)
         settings = [s for s in ui.state.settings.values() if s.section in spec.sections]
-        self.form = SettingsForm(
-            self.scroll.inside,
-            settings,
-            ui.state,
-            ui.theme,
-            ui.services.tooltips,
-            ui.chooser,
-            self._focused,
-        )
+        self.form = SettingsForm(self.scroll.inside, settings, ui.state, ui, self._focused)
         self.more = ttk.Button(self.scroll.inside, style="Back.TButton", command=self._turn_more)
         self.more.bind("<Return>", lambda _event: self.more.invoke())
         self._wrong: set[str] = set()

@@ -13,8 +13,8 @@ from modules.curation.review.review_journal import TrashSize
 from modules.ui.curation.ChoiceView import Action, action_button
 from modules.ui.review.ReviewFolder import ReviewFolder, ReviewState
 from modules.ui.texts import review as words
-from modules.ui.widgets.ActionRow import ActionRow
 from modules.ui.widgets.ConfirmWindow import ConfirmWindow
+from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
 from modules.ui.widgets.ImageView import ImageView, ZoomState
 from modules.ui.widgets.SerialWorker import SerialWorker
@@ -107,7 +107,7 @@ class ReviewPage(ttk.Frame):
         bottom = ttk.Frame(self, padding=(px(10), px(6)))
         bottom.grid(row=3, column=0, sticky="ew")
         bottom.columnconfigure(0, weight=1)
-        row = ActionRow(bottom, self.theme)
+        row = FlowFrame(bottom, self.theme.px(6))
         row.grid(row=0, column=0, sticky="ew")
         for action in self.actions:
             row.add(action_button(row, self.theme, action, partial(self._press, action)))

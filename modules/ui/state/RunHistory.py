@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from modules.runner.events import step_of
 from modules.ui.texts import run as words
 from modules.ui.texts import votes
 
@@ -169,5 +170,4 @@ def _whole(value: object) -> int:
 
 
 def _step(event: dict[str, Any]) -> int:
-    progress = event.get("progress")
-    return _whole(progress.get("global_step")) if isinstance(progress, dict) else 0
+    return step_of(event) or 0

@@ -37,6 +37,12 @@ class FlowFrame(ttk.Frame):
         self.add(button)
         return button
 
+    def clear(self) -> None:
+        """Destroy all widgets in it."""
+        for widget in self._members:
+            widget.destroy()
+        self._members = []
+
     def _arrange(self) -> None:
         if not self._members:
             return

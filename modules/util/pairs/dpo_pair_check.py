@@ -8,7 +8,7 @@ from pathlib import Path
 
 from modules.util.errors import DataError
 from modules.util.pairs.decoding import undecodable
-from modules.util.pairs.dpo_pair_files import IMAGE_EXTENSIONS, dpo_pair_key, file_sha256, read_caption
+from modules.util.pairs.dpo_pair_files import dpo_pair_key, file_sha256, image_files, read_caption
 
 _NO_FAULTS = ("matched", "empty_captions")
 
@@ -51,12 +51,11 @@ def check_dpo_pairs(chosen_dir: str | os.PathLike[str], rejected_dir: str | os.P
         if not folder.is_dir():
             raise DataError(f"the {name} folder {folder} does not exist")
         files: dict[str, Path] = {}
-        for path in sorted(folder.rglob("*")):
-            if path.suffix.lower() in IMAGE_EXTENSIONS and path.is_file():
-                key = dpo_pair_key(path, folder)
-                if key in files:
-                    check.shared_stems.append(f"{name}: {files[key].name}, {path.name}")
-                files[key] = path
+        for path in image_files(sorted(folder.rglob("*"))):
+            key = dpo_pair_key(path, folder)
+            if key in files:
+                check.shared_stems.append(f"{name}: {files[key].name}, {path.name}")
+            files[key] = path
         sides[name] = files
     chosen, rejected = sides["chosen"], sides["rejected"]
     check.only_chosen = sorted(chosen.keys() - rejected.keys())

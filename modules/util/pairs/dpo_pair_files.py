@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -150,12 +150,15 @@ def locate_pair_file(output_dir: Path, pair: Pair, side: str) -> Path | None:
     return named if named.is_file() else find_exported_file(output_dir, side, pair["pair_id"])
 
 
+def image_files(paths: Iterable[Path]) -> list[Path]:
+    """Those that are files with the extension of an image, in the same order."""
+    return [path for path in paths if path.suffix.lower() in IMAGE_EXTENSIONS and path.is_file()]
+
+
 def pair_images(base: Path, side: str) -> Iterator[Path]:
     for folder in (base / side, *(base / side / split for split in SPLITS)):
         if folder.is_dir():
-            yield from sorted(
-                p for p in folder.iterdir() if p.suffix.lower() in IMAGE_EXTENSIONS and p.is_file()
-            )
+            yield from sorted(image_files(folder.iterdir()))
 
 
 def unlink_with_caption(owned: Owned, image: str) -> bool:
@@ -231,9 +234,8 @@ def scan_pairs(output_dir: str | os.PathLike[str], places: Sequence[str] = PLACE
         images: dict[str, dict[str, Path]] = {}
         for side in SIDES:
             folder = base / side / split
-            for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-                if path.suffix.lower() in IMAGE_EXTENSIONS and path.is_file():
-                    images.setdefault(path.stem, {})[side] = path
+            for path in image_files(sorted(folder.iterdir())) if folder.is_dir() else []:
+                images.setdefault(path.stem, {})[side] = path
         for stem in sorted(images):
             chosen, rejected = images[stem].get("chosen"), images[stem].get("rejected")
             found.append(

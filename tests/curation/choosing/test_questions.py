@@ -116,6 +116,7 @@ def test_the_simulated_person_is_right_as_often_as_documented():
     assert np.mean(right) == pytest.approx(0.83, abs=0.02)
 
 
+@pytest.mark.slow
 def test_clicks_at_a_glance():
     """A coarse guard; the figures are the benchmark's."""
     smart = clicks_to_reach(0.85, SMART, 12, 30, range(40))

@@ -199,6 +199,7 @@ def test_groups_are_what_a_session_takes(tmp_path: Path) -> None:
     assert [g.files for g in scan(tmp_path, ScanOptions())] == [group.files]
 
 
+@pytest.mark.slow
 def test_the_first_group_of_a_large_folder_comes_within_a_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

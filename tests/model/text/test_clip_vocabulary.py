@@ -16,6 +16,7 @@ from modules.spec.parts import CLIP_END
 from modules.weights.one_file import save_file as save_single_file
 from modules.weights.part_sources import Sources, find_tokenizer
 from tests.tiny import tiny_folder, tiny_model, tiny_setup
+from tests.usual import usual
 
 TOKENS = 49408
 PADDING = {
@@ -82,7 +83,7 @@ def with_all_words(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("key", ["STABLE_DIFFUSION_15", "STABLE_DIFFUSION_XL_10_BASE"])
+@pytest.mark.parametrize("key", usual(["STABLE_DIFFUSION_15", "STABLE_DIFFUSION_XL_10_BASE"], "STABLE_DIFFUSION_15"))
 @pytest.mark.usefixtures("no_network")
 def test_a_single_file_is_enough(key: str, tmp_path: Path) -> None:
     from tests.tiny.stable_diffusion import write_standard_pipeline

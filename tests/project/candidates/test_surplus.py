@@ -119,7 +119,11 @@ def test_more_images_keep_those_that_were_chosen(learned, capsys, drawer):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [('{"a": ["../../project.json"]}', "not a choice"), ("[]", "not a choice"), ("{", "JSON")],
+    [
+        ('{"a": ["../../project.json"]}', "not a choice"),
+        pytest.param("[]", "not a choice", marks=pytest.mark.slow),
+        ("{", "JSON"),
+    ],
 )
 def test_a_damaged_choice_moves_nothing(learned, capsys, text, message):
     told(capsys, "next", learned)

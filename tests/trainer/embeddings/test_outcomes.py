@@ -23,6 +23,7 @@ from modules.util.files.output_place import word_files
 from tests.tiny import tiny_folder
 from tests.trainer.builders import run_here
 from tests.trainer.embeddings.test_training import WORD, XL, words_config, words_of
+from tests.usual import usual
 
 NAME = f"{PREFIX}{WORD}.text_encoder"
 ALONE: dict[str, Any] = {
@@ -86,7 +87,10 @@ FREE = {"optimizer": {"optimizer": "SCHEDULE_FREE_ADAMW"}}
 
 @pytest.mark.parametrize(
     ("changes", "stops"),
-    [({"ema": "CPU"}, {}), (FREE, {}), ({"ema": "CPU"}, STOPPED), (FREE, STOPPED)],
+    usual(
+        [({"ema": "CPU"}, {}), (FREE, {}), ({"ema": "CPU"}, STOPPED), (FREE, STOPPED)],
+        *(({"ema": "CPU"}, STOPPED), (FREE, STOPPED)),
+    ),
     ids=["average", "schedule-free", "average, stopped", "schedule-free, stopped"],
 )
 def test_averages_of_words_have_the_length_that_words_keep(
@@ -126,7 +130,8 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     return run_here(words_config(folder, max_steps=1)), folder / "out.safetensors"
 
 
-@pytest.mark.parametrize("layout", ["KOHYA_LORA", "DIFFUSERS_LORA", "COMFY_LORA", "LEGACY_LORA"])
+# all layouts are seen in test_output_vectors.py
+@pytest.mark.parametrize("layout", usual(["KOHYA_LORA", "DIFFUSERS_LORA", "COMFY_LORA", "LEGACY_LORA"], "KOHYA_LORA"))
 def test_words_travel_in_the_file_of_an_adapter(
     layout: str, first: tuple[Any, Path], tmp_path: Path
 ) -> None:
@@ -209,6 +214,7 @@ def test_states_of_the_encoder_are_computed_again_for_words(
     assert more > few and torch.equal(kept, again)
 
 
+@pytest.mark.slow
 def test_both_encoders_of_xl_get_vectors(tmp_path: Path) -> None:
     config = words_config(
         tmp_path, model_type=XL, base_model_name=str(tiny_folder(XL)), text_encoder_2={"train_embedding": False},

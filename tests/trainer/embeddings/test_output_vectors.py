@@ -27,6 +27,7 @@ from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import DataError, UserError
 from tests.tiny import tiny_folder, tiny_model, tiny_setup
 from tests.tiny.batches import image_batch
+from tests.usual import usual
 
 WORD = "<cat-toy>"
 OWN = {"placeholder": WORD, "token_count": 2, "initial_embedding_text": "cat", "is_output_embedding": True}
@@ -73,7 +74,8 @@ def in_states(model: Model) -> torch.Tensor:
     return torch.cat([*clips, *rows[2:]])
 
 
-@pytest.mark.parametrize("key", FILES)
+# each kind of text encoder once
+@pytest.mark.parametrize("key", usual(FILES, "FLUX_DEV_1", "PIXART_SIGMA", "CHROMA_1", "SANA", "QWEN", SD, SD_3))
 def test_the_word_learns_from_cached_prompts_and_nothing_else_moves(key: str, tmp_path: Path) -> None:
     setup, model = learning(key)
     fresh, vectors = tiny_model(key), all_rows(model)
@@ -180,7 +182,7 @@ def test_vectors_that_are_narrower_than_the_states_have_zeros_behind_them() -> N
     assert torch.equal(shown[0, ::3], states_BLE[0, ::3])
 
 
-@pytest.mark.parametrize("key", [SD, XL, SD_3])
+@pytest.mark.parametrize("key", usual([SD, XL, SD_3], SD, SD_3))
 def test_samples_show_the_vectors_as_they_are_now(key: str) -> None:
     setup, model = learning(key)
     wanted = [
@@ -239,7 +241,11 @@ LAYOUTS = ("KOHYA_LORA", "DIFFUSERS_LORA", "COMFY_LORA", "LEGACY_LORA")
 
 @pytest.mark.parametrize(
     ("key", "layout"),
-    [*(("FLUX_DEV_1", layout) for layout in LAYOUTS), *((key, LAYOUTS[0]) for key in (SD, XL, SD_3))],
+    usual(
+        [*(("FLUX_DEV_1", layout) for layout in LAYOUTS), *((key, LAYOUTS[0]) for key in (SD, XL, SD_3))],
+        *(("FLUX_DEV_1", layout) for layout in LAYOUTS),
+        (SD_3, LAYOUTS[0]),
+    ),
 )
 def test_they_travel_in_the_file_of_an_adapter(key: str, layout: str, tmp_path: Path) -> None:
     lora = {"training_method": "LORA", "additional_embeddings": [OWN], "embedding": {}}
@@ -322,6 +328,7 @@ def test_families_with_words_take_output_vectors_too() -> None:
     assert [key for key, spec in FAMILIES.items() if spec.embedding_keys and not spec.output_keys] == []
 
 
+@pytest.mark.slow
 def test_the_forecast_counts_the_pass_through_the_denoiser_and_no_encoder() -> None:
     made = {"base_model_name": str(tiny_folder("QWEN")), "resolution": "64", "concepts": []}
     lora = {"training_method": "LORA", "embedding": {}, "lora_rank": 1}

@@ -40,7 +40,9 @@ def wanted(**own: Any) -> SampleConfig:
     ("key", "own", "run"),
     [
         (SD, {"text_encoder_1_layer_skip": 1}, {"text_encoder": {"layer_skip": 1}}),
-        (XL, {"text_encoder_2_layer_skip": 1}, {"text_encoder_2": {"layer_skip": 1}}),
+        pytest.param(
+            XL, {"text_encoder_2_layer_skip": 1}, {"text_encoder_2": {"layer_skip": 1}}, marks=pytest.mark.slow
+        ),
         (SD_3, {"text_encoder_3_sequence_length": 4}, {"text_encoder_3": {"sequence_length": 4}}),
         (FLUX, {"text_encoder_2_sequence_length": 4}, {"text_encoder_2": {"sequence_length": 4}}),
         (FLUX, {"transformer_attention_mask": "MASKED"}, {"transformer": {"attention_mask": "MASKED"}}),
@@ -70,6 +72,7 @@ def test_a_sample_is_that_of_a_run_that_reads_like_it(
     assert torch.equal(image(**of_family), usual)
 
 
+@pytest.mark.slow
 def test_what_the_sample_leaves_open_is_as_in_the_run(tmp_path: Path) -> None:
     def images(name: str, skip: int, *own: int | None) -> list[np.ndarray]:
         samples = [wanted(text_encoder_1_layer_skip=one).to_dict() for one in own]

@@ -51,6 +51,7 @@ def test_sample_prompts_that_are_cut_are_reported(tmp_path: Path, caplog: pytest
     assert line.startswith("1 of 4 prompts and negative prompts of samples") and "a dog a dog" in line
 
 
+@pytest.mark.slow
 def test_prompts_of_rollouts_that_are_cut_are_told_of(tmp_path: Path) -> None:
     path = write_online(tmp_path)
     (tmp_path / "prompts.txt").write_text("a cat\n" + "a dog " * 100 + "\n", encoding="utf-8")

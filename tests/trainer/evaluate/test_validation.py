@@ -21,6 +21,7 @@ from modules.trainer.evaluate import validation as validation_module
 from modules.trainer.evaluate.validation import STREAM, ImageValidation, PairValidation
 from modules.util.config.TrainConfig import TrainConfig
 from tests.trainer.builders import FEW_LAYERS, settings, write_pairs
+from tests.usual import usual
 
 SIZES = ((32, 32), (32, 32), (64, 32))
 ALONE = Processes(0, 1, 0, torch.device("cpu"))
@@ -157,6 +158,7 @@ def scores(parts: Run, pair: PairBatch, drawn: Any) -> list[torch.Tensor]:
     ]
 
 
+@pytest.mark.slow
 def test_an_untrained_adapter_is_the_reference(tmp_path: Path) -> None:
     made = pair_job(tmp_path)
     with closing(assemble(made, tmp_path, tmp_path, ALONE, lambda *_: True)) as parts:
@@ -165,7 +167,7 @@ def test_an_untrained_adapter_is_the_reference(tmp_path: Path) -> None:
     assert (values["dpo/val_chosen_reward"], values["dpo/val_rejected_reward"]) == (0.0, 0.0)
 
 
-@pytest.mark.parametrize("kind", ["preference", "supervised"])
+@pytest.mark.parametrize("kind", usual(["preference", "supervised"], "supervised"))
 def test_every_validation_draws_the_same_and_disturbs_nothing(
     request: pytest.FixtureRequest, kind: str
 ) -> None:
@@ -245,7 +247,7 @@ def test_values_do_not_depend_on_how_is_trained(
     assert values(offset_noise_weight=0.3) != pair_values
 
 
-@pytest.mark.parametrize("kind", ["preference", "supervised"])
+@pytest.mark.parametrize("kind", usual(["preference", "supervised"], "supervised"))
 def test_batches_do_not_matter_beyond_rounding(request: pytest.FixtureRequest, kind: str) -> None:
     parts, made = request.getfixturevalue(kind)
     validation = pairs_of(parts, made) if kind == "preference" else images_of(parts, made)
@@ -314,12 +316,14 @@ def test_images_are_averaged_concept_by_concept_and_all_together(image_values: d
     assert values["loss/validation"] == pytest.approx((3 * one + 2 * two) / 5)
 
 
+@pytest.mark.slow
 def test_a_single_concept_has_no_curve_of_its_own(tmp_path: Path) -> None:
     made = image_job(tmp_path, ("only",))
     with closing(together(made)) as parts:
         assert images_of(parts, made).run().keys() == {"loss/validation"}
 
 
+@pytest.mark.slow
 def test_a_concept_whose_name_begins_like_anothers(tmp_path: Path) -> None:
     made = image_job(tmp_path, ("a", "a/b"))
     with closing(together(made)) as parts:

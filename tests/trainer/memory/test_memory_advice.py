@@ -377,6 +377,7 @@ def test_other_runs_may_start_whatever_is_predicted() -> None:
     check_sources(auto, edit_plan(auto), 6 * GIB, edit_plan)
 
 
+@pytest.mark.slow
 def test_a_dry_run_finds_source_images_that_are_too_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

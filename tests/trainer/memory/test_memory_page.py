@@ -15,7 +15,6 @@ from tests.trainer.memory.test_preset_memory import PRESETS, card_of, real_model
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "memory.md").read_text("utf-8")
 ROW = re.compile(r'^(?P<family>.+?)(?: "(?P<name>.+?)")?(?: \(.+\))?, (?P<side>\d+)$')
-QUICK = "FLUX.2/#klein base 4B DPO.json"
 
 
 def rows() -> dict[str, list[str]]:
@@ -48,9 +47,8 @@ def test_all_presets_fit_their_cards_by_the_table() -> None:
         assert float(total.removesuffix(" GiB")) < 0.97 * card_of(preset), preset
 
 
-@pytest.mark.parametrize(
-    "preset", [name if name == QUICK else pytest.param(name, marks=pytest.mark.slow) for name in rows()]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", rows())
 def test_the_memory_told_is_the_planner_s(preset: str) -> None:
     config = config_of(preset)
     planner = Planner(config, real_dry_run(real_model_of(config), config), cuda=True)

@@ -31,15 +31,11 @@ from tests.tiny.batches import train_pairs
 from tests.tiny.stable_diffusion import write_standard_pipeline
 from tests.tiny.stable_diffusion_xl import write_standard
 from tests.trainer.builders import run_here, settings, write_config
-from tests.trainer.optim.kinds import KINDS
+from tests.trainer.optim.kinds import usual_kinds
 from tests.usual import usual
 
-USUAL = ("STABLE_DIFFUSION_15", "STABLE_DIFFUSION_XL_10_BASE", "STABLE_DIFFUSION_35", "FLUX_DEV_1")
-"""Both kinds of denoisers; the other families take the same paths and are looked at among the slow tests."""
-KEYS = [
-    *USUAL,
-    *(pytest.param(key, marks=pytest.mark.slow) for key in sorted(factories()) if key not in USUAL),
-]
+KEYS = usual(sorted(factories()), "FLUX_DEV_1")
+"""The other families, and the other kind of denoisers, take the same paths: they are slow tests."""
 
 
 def config_of(
@@ -144,8 +140,7 @@ def test_copies_of_online_training_are_counted_where_they_are_kept(tmp_path: Pat
     assert copies(rlhf_mode="GRPO", **existing, rlhf_kl_beta=0.1) == {"reference snapshot": adapter}
 
 
-# each denoiser plainly or in half precision, and with checkpointing below
-@pytest.mark.parametrize("key", usual(sorted(factories()), "FLUX_DEV_1"))
+@pytest.mark.parametrize("key", KEYS)
 def test_activations_are_those_of_a_real_step(key: str) -> None:
     config = config_of(key, layer_filter_preset="full")
     predicted = planner(config).dry_run.step(2, SIZE, "FULL_CONCURRENT")
@@ -154,15 +149,16 @@ def test_activations_are_those_of_a_real_step(key: str) -> None:
     assert predicted.peak == pytest.approx(real.peak, rel=0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "mode"),
     [
         ("STABLE_DIFFUSION_15", "FULL_CONCURRENT"),
         ("FLUX_DEV_1", "SEQUENTIAL"),
-        pytest.param("STABLE_DIFFUSION_15", "SEQUENTIAL", marks=pytest.mark.slow),
-        pytest.param("FLUX_DEV_1", "FULL_CONCURRENT", marks=pytest.mark.slow),
-        pytest.param("Z_IMAGE", "FULL_CONCURRENT", marks=pytest.mark.slow),
-        pytest.param("Z_IMAGE", "SEQUENTIAL", marks=pytest.mark.slow),
+        ("STABLE_DIFFUSION_15", "SEQUENTIAL"),
+        ("FLUX_DEV_1", "FULL_CONCURRENT"),
+        ("Z_IMAGE", "FULL_CONCURRENT"),
+        ("Z_IMAGE", "SEQUENTIAL"),
     ],
 )
 def test_recomputed_activations_count_too(key: str, mode: str) -> None:
@@ -171,7 +167,8 @@ def test_recomputed_activations_count_too(key: str, mode: str) -> None:
     assert predicted.peak == pytest.approx(real.peak, rel=0.15)
 
 
-@pytest.mark.parametrize("key", usual(["STABLE_DIFFUSION_15", "FLUX_DEV_1"], "STABLE_DIFFUSION_15"))
+@pytest.mark.slow
+@pytest.mark.parametrize("key", ["STABLE_DIFFUSION_15", "FLUX_DEV_1"])
 def test_half_precision_is_predicted(key: str) -> None:
     config = config_of(key, part={"weight_dtype": "BFLOAT_16"}, train_dtype="BFLOAT_16")
     predicted, real = planner(config).dry_run.step(2, SIZE), real_step(config, "FULL_CONCURRENT")
@@ -179,7 +176,7 @@ def test_half_precision_is_predicted(key: str) -> None:
     assert predicted.peak == pytest.approx(real.peak, rel=0.15)
 
 
-@pytest.mark.parametrize("kind", ["FLOAT_8", "INT_8", "NFLOAT_4"])
+@pytest.mark.parametrize("kind", usual(["FLOAT_8", "INT_8", "NFLOAT_4"], "NFLOAT_4"))
 def test_weights_in_fewer_bits_are_counted(kind: str) -> None:
     if kind != "FLOAT_8":
         pytest.importorskip("bitsandbytes")
@@ -201,7 +198,8 @@ def test_offloaded_weights_are_not_on_the_device() -> None:
     assert there.part_bytes("transformer") < 0.5 * here.part_bytes("transformer")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+# one of each: states of full size, of rows and columns, of 8 bits, none
+@pytest.mark.parametrize("kind", usual_kinds(Optimizer.ADAMW, Optimizer.ADAFACTOR, Optimizer.ADAMW_8BIT, Optimizer.SGD))
 def test_state_of_large_parameters_follows_from_small_ones(
     kind: Optimizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +209,7 @@ def test_state_of_large_parameters_follows_from_small_ones(
     assert state_bytes(config, (64, 4096), torch.float32) == pytest.approx(whole, rel=0.02, abs=64)
 
 
+@pytest.mark.slow
 def test_the_plan_is_the_largest_phase() -> None:
     plan = plan_memory(config_of("STABLE_DIFFUSION_15", cache_batch_size=1), cuda=False)
     named = {phase.name: phase for phase in plan.phases}
@@ -282,6 +281,7 @@ def test_sources_that_a_text_encoder_sees_take_memory(tmp_path: Path) -> None:
     assert needs[0][1] < needs[1][1] < needs[2][1]
 
 
+@pytest.mark.slow
 def test_smaller_sources_take_less_memory_and_those_of_prompts_count(tmp_path: Path) -> None:
     (tmp_path / "a.png").touch()
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "x", "source": "a.png"}', encoding="utf-8")
@@ -299,6 +299,7 @@ def test_smaller_sources_take_less_memory_and_those_of_prompts_count(tmp_path: P
     assert saved(**online) < saved(**online, **prompts, source_resolution=64) < saved(**online, **prompts)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_a_step")
 def test_online_runs_encode_their_sources_next_to_the_denoiser(tmp_path: Path) -> None:
     (tmp_path / "a.png").touch()
@@ -315,6 +316,7 @@ def test_online_runs_encode_their_sources_next_to_the_denoiser(tmp_path: Path) -
     assert few < many
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_a_step")
 def test_samples_are_predicted_at_their_own_sizes() -> None:
     def phases(resolution: str, *samples: dict[str, Any]) -> dict[str, int]:
@@ -336,7 +338,10 @@ def test_samples_are_predicted_at_their_own_sizes() -> None:
 
 
 @pytest.mark.usefixtures("without_a_step")
-@pytest.mark.parametrize("samples", [[], None, [{"prompt": "a cat", "enabled": False}]])
+@pytest.mark.parametrize(
+    "samples",
+    usual([[], None, [{"prompt": "a cat", "enabled": False}]], None, [{"prompt": "a cat", "enabled": False}]),
+)
 def test_without_samples_none_are_counted(samples: list[dict[str, Any]] | None) -> None:
     given = {"sample_before_training": True, "sample_definition_file_name": "none.json"}
     plan = plan_memory(config_of("FLUX_DEV_1", **given, samples=samples), cuda=False)
@@ -352,6 +357,7 @@ def test_filling_the_cache_takes_no_denoiser() -> None:
     assert weights_of(plan)["training step"] == {"unet"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_a_step")
 def test_trained_text_encoders_stay() -> None:
     config = config_of("STABLE_DIFFUSION_15", text_encoder={"train": True}, **SAMPLED)
@@ -387,12 +393,13 @@ def test_more_memory_where_more_is_asked_for() -> None:
     assert total(rlhf_dpo_execution_mode="SEQUENTIAL") < plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "write"),
     [
         # its file has all that the other has, and a second text encoder
         ("STABLE_DIFFUSION_XL_10_BASE", write_standard),
-        pytest.param("STABLE_DIFFUSION_15", write_standard_pipeline, marks=pytest.mark.slow),
+        ("STABLE_DIFFUSION_15", write_standard_pipeline),
     ],
 )
 def test_a_model_in_one_file_is_predicted_like_its_folder(

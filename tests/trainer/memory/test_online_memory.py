@@ -28,6 +28,7 @@ from tests.reward.tiny_clip import save_tiny_clip
 from tests.tiny import tiny_setup
 from tests.trainer.builders import run_here
 from tests.trainer.online.builders import write_online
+from tests.usual import usual
 
 GUIDED = {"rlhf_rollout_cfg_scale": 3.0}
 
@@ -64,14 +65,12 @@ def measured(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[int
     return peaks
 
 
-SLOW = pytest.mark.slow
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({}, marks=SLOW),
-        pytest.param(GUIDED, marks=SLOW),
+        {},
+        GUIDED,
         {**GUIDED, "rlhf_rollout_cfg_layout": "JOINT"},
     ],
 )
@@ -102,6 +101,7 @@ class WithGradients(Accelerator):
         pass
 
 
+@pytest.mark.slow
 def test_a_rollout_with_gradients_holds_the_graph_of_one_step_as_predicted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,15 +117,18 @@ def test_a_rollout_with_gradients_holds_the_graph_of_one_step_as_predicted(
 
 @pytest.mark.parametrize(
     ("mode", "changes"),
-    [
-        pytest.param("GRPO", {}, marks=SLOW),
-        ("GRPO", {**GUIDED, "rlhf_rollout_cfg_layout": "JOINT"}),
-        pytest.param("GRPO", {"rlhf_kl_beta": 0.1}, marks=SLOW),
-        pytest.param("GSPO", {"rlhf_gspo_strategy": "EXACT"}, marks=SLOW),
+    usual(
+        [
+            ("GRPO", {}),
+            ("GRPO", {**GUIDED, "rlhf_rollout_cfg_layout": "JOINT"}),
+            ("GRPO", {"rlhf_kl_beta": 0.1}),
+            ("GSPO", {"rlhf_gspo_strategy": "EXACT"}),
+            ("NFT", {}),
+            ("DGPO", {}),
+            ("AWM", {}),
+        ],
         ("NFT", {}),
-        pytest.param("DGPO", {}, marks=SLOW),
-        pytest.param("AWM", {}, marks=SLOW),
-    ],
+    ),
 )
 def test_learning_from_images_takes_what_is_predicted(
     mode: str, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -151,15 +154,16 @@ def measured_steps(path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
 ONE_BY_ONE = {"batch_size": 1, "gradient_accumulation_steps": 4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "changes"),
     [
         ("GRPO", {}),
-        pytest.param("GSPO", ONE_BY_ONE, marks=SLOW),
-        pytest.param("GRPO", ONE_BY_ONE, marks=SLOW),
-        pytest.param("NFT", {}, marks=SLOW),
-        pytest.param("NFT", {"rlhf_num_train_timesteps": 2, "rlhf_rollout_steps": 8}, marks=SLOW),
-        pytest.param("DGPO", {**ONE_BY_ONE, "rlhf_dgpo_group_strategy": "STASH"}, marks=SLOW),
+        ("GSPO", ONE_BY_ONE),
+        ("GRPO", ONE_BY_ONE),
+        ("NFT", {}),
+        ("NFT", {"rlhf_num_train_timesteps": 2, "rlhf_rollout_steps": 8}),
+        ("DGPO", {**ONE_BY_ONE, "rlhf_dgpo_group_strategy": "STASH"}),
     ],
 )
 def test_gradients_of_earlier_passes_are_counted_once(
@@ -177,7 +181,7 @@ def reward_of(**params: Any) -> list[dict[str, Any]]:
     return [{"reward": "pickscore", "params": params}]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", usual(["float32", "bfloat16"], "float32"))
 def test_rewards_take_what_is_predicted(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = str(save_tiny_clip(tmp_path / "clip"))
     path = write_online(tmp_path / "run", rlhf_rewards=reward_of(source=source, dtype=dtype, batch_size=3))
@@ -210,6 +214,7 @@ def watch_passes(
     monkeypatch.setattr(CLIPModel, name, watched)
 
 
+@pytest.mark.slow
 def test_published_rewards_are_counted_without_being_on_this_machine() -> None:
     for name, params, millions in (
         ("pickscore", {}, 986.1),
@@ -222,6 +227,7 @@ def test_published_rewards_are_counted_without_being_on_this_machine() -> None:
         assert sum(p.numel() for p in outline.module.parameters()) / 1e6 == pytest.approx(millions, abs=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_a_step")
 def test_rewards_stay_next_to_the_model_unless_they_take_turns(tmp_path: Path) -> None:
     source = str(save_tiny_clip(tmp_path / "clip"))
@@ -273,6 +279,7 @@ def test_rewards_are_counted_on_the_model_s_card_whatever_it_is_called(
     assert bool(rewards_next_to_the_model(config)) == together
 
 
+@pytest.mark.slow
 def test_more_images_at_once_take_more(tmp_path: Path) -> None:
     few, many = (items(planned(tmp_path / str(count), rlhf_rollout_batch_size=count)) for count in (1, 4))
     for phase in ("making images", "decoding images"):
@@ -280,6 +287,7 @@ def test_more_images_at_once_take_more(tmp_path: Path) -> None:
     assert few["training step"] == many["training step"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_a_step")
 def test_an_old_policy_of_main_memory_visits_the_device(tmp_path: Path) -> None:
     here, there = (
@@ -289,6 +297,7 @@ def test_an_old_policy_of_main_memory_visits_the_device(tmp_path: Path) -> None:
     assert "old policy" in here["training step"] and "old policy" not in there["training step"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_a_step")
 def test_what_is_not_counted_is_told(tmp_path: Path) -> None:
     def notes(name: str, mode: str, reward: str, **changes: Any) -> tuple[str, ...]:

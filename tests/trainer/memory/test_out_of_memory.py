@@ -90,7 +90,6 @@ def test_samples_that_do_not_fit_are_left_out(tmp_path: Path, monkeypatch: pytes
     assert len(told) == 3 and all("1 of 3 samples" in text and "128x64" in text for text in told)
 
 
-# what a validation leaves undone is resumed in the tests below
 @pytest.mark.parametrize("place", usual(["step", "validation"], "step"))
 def test_what_was_learnt_is_kept(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shared = {"concepts": write_pairs(tmp_path / "data"), "max_steps": 4, "clip_grad_norm": 1.0}
@@ -116,6 +115,7 @@ def test_what_was_learnt_is_kept(place: str, tmp_path: Path, monkeypatch: pytest
     assert same_weights(tmp_path / "whole" / "out.safetensors", tmp_path / "cut" / "out.safetensors")
 
 
+@pytest.mark.slow
 def test_a_validation_that_does_not_fit_can_be_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,6 +132,7 @@ def test_a_validation_that_does_not_fit_can_be_left_out(
     assert listener.validations == [4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["validation", "save"])
 def test_what_was_due_with_it_is_done_after_a_resume(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

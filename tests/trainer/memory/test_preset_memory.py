@@ -28,9 +28,9 @@ SMALLER = {
     "Lumina 2/#LoRA.json": 12,
 }
 """Presets that fit a smaller card than their name says, which docs/memory.md promises."""
-QUICK = ("FLUX.2/#klein base 9B DPO 12 GB.json",)
-"""The usual run also sees that the table of ``docs/memory.md`` has no preset that is too large for its card, and that
-a row of it is what the planner says (``test_memory_page.py``).
+QUICK = ("FLUX.2/#klein base 4B fine-tune 12 GB.json",)
+"""The usual run also sees that the table of ``docs/memory.md`` has no preset that is too large for its card
+(``test_memory_page.py``).
 """
 
 

@@ -11,7 +11,6 @@ from modules.trainer.memory.memory_step import StepBytes
 from modules.trainer.memory.ShapeMemo import ShapeMemo
 from tests.tiny import SIZE
 from tests.trainer.memory.test_memory_plan import config_of, planner
-from tests.usual import usual
 
 
 class Called(TorchDispatchMode):
@@ -95,7 +94,8 @@ def test_numbers_views_and_changes_are_worked_out_each_time() -> None:
             assert one.untyped_storage()._cdata == there.untyped_storage()._cdata
 
 
-@pytest.mark.parametrize("key", usual(["FLUX_DEV_1", "STABLE_DIFFUSION_15"], "FLUX_DEV_1"))
+@pytest.mark.slow
+@pytest.mark.parametrize("key", ["FLUX_DEV_1", "STABLE_DIFFUSION_15"])
 def test_a_step_takes_the_same_without_it(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def taken() -> StepBytes:
         config = config_of(key, checkpointing=True, train_dtype="BFLOAT_16")

@@ -80,7 +80,7 @@ ALONE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", ALONE)
+@pytest.mark.parametrize("case", usual(ALONE, "pairs"))
 def test_what_encodes_is_alone_on_the_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
@@ -105,6 +105,7 @@ def test_what_encodes_is_alone_on_the_device(
     assert trainer.progress.global_step == 1
 
 
+@pytest.mark.slow
 def test_filling_the_cache_needs_no_denoiser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = Record(monkeypatch)
     config = write_config(tmp_path, max_steps=1, backup_before_save=True)
@@ -119,6 +120,7 @@ def test_filling_the_cache_needs_no_denoiser(tmp_path: Path, monkeypatch: pytest
     assert again.progress.global_step == 1, "what is told is where the backup is"
 
 
+@pytest.mark.slow
 def test_scores_to_keep_need_the_denoiser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = Record(monkeypatch)
     config = write_config(tmp_path, max_steps=1, rlhf_dpo_reference_cache=True)
@@ -131,6 +133,7 @@ def test_scores_to_keep_need_the_denoiser(tmp_path: Path, monkeypatch: pytest.Mo
     )
 
 
+@pytest.mark.slow
 def test_nothing_is_moved_to_encode_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = write_config(tmp_path, max_steps=1)
     first = run_here(config)
@@ -142,6 +145,7 @@ def test_nothing_is_moved_to_encode_what_is_kept(tmp_path: Path, monkeypatch: py
     assert all(torch.equal(weights[name], parameter) for name, parameter in again.parts.named)
 
 
+@pytest.mark.slow
 def test_a_trained_text_encoder_comes_with_the_denoiser(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,8 +157,8 @@ def test_a_trained_text_encoder_comes_with_the_denoiser(
     assert record.during("_encode") == record.during("denoise") == {frozenset({"unet", "text_encoder"})}
 
 
-# another order of the same passes
-@pytest.mark.parametrize("mode", usual(["FULL_CONCURRENT", "POLICY_CONCURRENT", "SEQUENTIAL"], "SEQUENTIAL"))
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["FULL_CONCURRENT", "POLICY_CONCURRENT", "SEQUENTIAL"])
 def test_what_is_not_kept_is_encoded_once_where_the_denoiser_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
@@ -234,6 +238,7 @@ def test_texts_encoded_ahead_make_the_same_images(cfg: float) -> None:
     assert not torch.equal(image(), live), "those that are kept are those that are used"
 
 
+@pytest.mark.slow
 def test_images_to_learn_from_are_made_with_all_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

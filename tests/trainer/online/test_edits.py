@@ -87,16 +87,12 @@ def test_the_source_counts_and_the_same_one_gives_the_same_numbers(tmp_path: Pat
     assert not heard["one"].warnings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "changes"),
     [
         ("NFT", {"model_type": "QWEN_EDIT", "rlhf_rollout_cfg_scale": 2.0}),
-        # the source of each prompt is found again in the same way
-        pytest.param(
-            "GRPO",
-            {"rlhf_kl_beta": 0.1, "rlhf_rollout_cfg_scale": 2.0, "rlhf_rollout_cfg_layout": "JOINT"},
-            marks=pytest.mark.slow,
-        ),
+        ("GRPO", {"rlhf_kl_beta": 0.1, "rlhf_rollout_cfg_scale": 2.0, "rlhf_rollout_cfg_layout": "JOINT"}),
     ],
 )
 def test_stopped_and_continued_is_bit_equal(tmp_path: Path, mode: str, changes: dict[str, Any]) -> None:
@@ -125,6 +121,7 @@ def test_another_source_is_no_resume_and_no_next_epoch(tmp_path: Path) -> None:
         run_here(config, "continue_last_backup=true", callback=Changing())
 
 
+@pytest.mark.slow
 def test_images_move_to_where_a_reward_that_sees_the_source_is(tmp_path: Path) -> None:
     """Two runs with the same noise and opposite rewards: after an epoch, one's images are more like their sources."""
     found = []

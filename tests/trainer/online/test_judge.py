@@ -60,7 +60,7 @@ def test_an_epoch_without_a_score_ends_the_run_and_says_why(
 
 
 def test_what_was_learnt_before_a_reward_failed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rewards = {"rlhf_rewards": [{"reward": "brightness", "normalise": True}, {"reward": "contrast"}], "epochs": 3}
+    rewards = {"rlhf_rewards": [{"reward": "brightness", "normalise": True}, {"reward": "contrast"}]}
     rewards |= {"rlhf_rollout_steps": 2}
     run_here(write_online(tmp_path / "whole", **rewards))
     calls: list[int] = []
@@ -138,6 +138,7 @@ def test_exhausted_memory_ends_the_run(tmp_path: Path, monkeypatch: pytest.Monke
     assert not heard.metrics
 
 
+@pytest.mark.slow
 def test_rewards_and_denoiser_take_turns_on_the_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from modules.util.errors import ConfigError
 from scripts.train import main
 from tests.trainer.builders import run_here
 from tests.trainer.online.builders import write_online
+from tests.usual import usual
 
 TEN = {"rlhf_rollout_steps": 10}
 CASES: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -33,7 +34,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", usual(CASES, "no noise", "no step in the range", "more noise than there is"))
 def test_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:

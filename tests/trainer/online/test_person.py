@@ -105,7 +105,8 @@ def run_of(folder: Path) -> Path:
 
 @pytest.mark.parametrize("mode", usual(["GRPO", "NFT", "DGPO", "ONLINE_DPO"], "ONLINE_DPO"))
 def test_votes_train(tmp_path: Path, mode: str) -> None:
-    config, heard = person(tmp_path, mode, epochs=1), Votes()
+    few: dict[str, Any] = {"epochs": 1, "rlhf_rollout_steps": 2}
+    config, heard = person(tmp_path, mode, **few), Votes()
     with voter(run_of(tmp_path)) as given:
         run_here(config, callback=heard)
     assert [key for key, _, _ in heard.wanted] == given
@@ -116,7 +117,7 @@ def test_votes_train(tmp_path: Path, mode: str) -> None:
     # beaten minus lost to, over three others: 1, 1/3, -1/3, -1
     assert facts["rl/reward_mean"] == pytest.approx(0, abs=1e-6)
     assert facts["reward/person/std"] == pytest.approx(math.sqrt(5) / 3)
-    again, other = Votes(), person(tmp_path / "other", mode, epochs=1)
+    again, other = Votes(), person(tmp_path / "other", mode, **few)
     with voter(run_of(tmp_path / "other"), lambda book, one: Vote((0,), done=True)):
         run_here(other, callback=again)
     assert not same_weights(tmp_path / "out.safetensors", tmp_path / "other" / "out.safetensors")
@@ -226,6 +227,7 @@ def test_prompts_that_nobody_votes_on_are_left_out_in_time(tmp_path: Path) -> No
         resumed.give(late.key, Vote((0,), done=True))
 
 
+@pytest.mark.slow
 def test_epochs_without_any_vote_end_with_that_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("modules.trainer.online.OnlineLoader.IDLE_EPOCHS", 2)
     with pytest.raises(DataError, match="2 epochs in a row had no image to learn from") as raised:
@@ -234,6 +236,7 @@ def test_epochs_without_any_vote_end_with_that_reason(tmp_path: Path, monkeypatc
     assert "nobody voted" in str(raised.value) and "same reward" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_head_votes_on_what_the_person_does_not_see(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

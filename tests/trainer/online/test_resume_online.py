@@ -9,7 +9,8 @@ import pytest
 
 from modules.reward.base import Reward
 from modules.util.errors import UserError
-from tests.trainer.builders import events, run_and_go_back, run_here, same_weights, train
+from scripts.train import main
+from tests.trainer.builders import events, run_and_go_back, run_here, same_weights
 from tests.trainer.online.builders import Listening, write_online
 from tests.usual import usual
 
@@ -35,10 +36,8 @@ SIGNALLED = ("in_an_epoch", "between_epochs", "average")
 """These are stopped as the system does; the others resume from a backup that the whole run made on its way."""
 
 
-# "weighed" has the old policy of "old_policy" and the passes of "average"
-@pytest.mark.parametrize(
-    "name", usual(CASES, "in_an_epoch", "regulated", "old_policy", "average", "pairs")
-)
+# both kinds of steps; NFT and GRPO are resumed by test_free_weights.py too
+@pytest.mark.parametrize("name", usual(CASES, "in_an_epoch", "old_policy"))
 def test_stopped_and_continued_is_bit_equal(tmp_path: Path, name: str) -> None:
     mode, changes, at = CASES[name]
     whole, parts, rest = Listening(), Listening(stop_at=at), Listening()
@@ -73,8 +72,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "phase",
     usual(
-        ["making images, epoch 2", "decoding images", "scoring images"],
-        *("making images, epoch 2", "scoring images"),
+        ["making images, epoch 2", "decoding images", "scoring images"], "scoring images"
     ),
 )
 def test_stopped_while_images_are_made(tmp_path: Path, plain: Path, phase: str) -> None:
@@ -103,6 +101,7 @@ def test_scales_of_rewards_count_an_epoch_once(tmp_path: Path) -> None:
     assert same_weights(tmp_path / "whole" / "out.safetensors", tmp_path / "parts" / "out.safetensors")
 
 
+@pytest.mark.slow
 def test_other_prompts_are_refused(tmp_path: Path) -> None:
     config = write_online(tmp_path, epochs=1)
     run_here(config, callback=Listening(stop_at=1))
@@ -126,10 +125,10 @@ def test_another_file_under_a_reward_is_refused(tmp_path: Path, monkeypatch: pyt
     assert (tmp_path / "out.safetensors").is_file()
 
 
-def test_command_line_tells_what_it_does(tmp_path: Path) -> None:
-    made = train(write_online(tmp_path, epochs=1))
-    assert made.returncode == 0, made.stderr
-    assert "4 prompts; an epoch makes 4 images for each of 2 prompts, 8 in all, scored by brightness" in made.stdout
+def test_command_line_tells_what_it_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--config-path", str(write_online(tmp_path, epochs=1))]) == 0
+    said = capsys.readouterr().out
+    assert "4 prompts; an epoch makes 4 images for each of 2 prompts, 8 in all, scored by brightness" in said
     told = events(tmp_path / "run")
     assert told[-1]["status"] == "finished"
     steps = [event["metrics"] for event in told if event["kind"] == "step"]

@@ -72,6 +72,7 @@ def test_steps_are_counted_as_they_are_cut(
     assert nominal_steps_per_epoch(config, world_size) == taken(config, world_size, epoch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "steps", "epochs"),
     [

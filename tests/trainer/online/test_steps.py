@@ -38,7 +38,7 @@ WAYS: dict[str, tuple[str, dict[str, Any], list[dict[str, Any]]]] = {
     "gspo": (
         "GSPO",
         GSPO,
-        [{"rlhf_gspo_strategy": name} for name in ("TWO_PASS", "STASH")],
+        [{"rlhf_gspo_strategy": name} for name in ("EXACT", "TWO_PASS", "STASH")],
     ),
     "gspo_kl": (
         "GSPO",
@@ -82,7 +82,6 @@ WAYS: dict[str, tuple[str, dict[str, Any], list[dict[str, Any]]]] = {
     ),
 }
 MORE: dict[str, tuple[str, dict[str, Any], list[dict[str, Any]]]] = {
-    "gspo_more": ("GSPO", GSPO, [{"rlhf_gspo_strategy": name} for name in ("EXACT", "STASH")]),
     "dgpo_more": (
         "DGPO",
         {"rlhf_ema_ref_ramp_rate": 0.2},
@@ -97,12 +96,14 @@ MORE: dict[str, tuple[str, dict[str, Any], list[dict[str, Any]]]] = {
     ),
     "awm_more": (*WAYS["awm"][:2], [{}, {"batch_size": 2, "gradient_accumulation_steps": 2}]),
 }
-"""Other pairs of a strategy and a size of the micro-batches; the usual run has each of them once."""
+"""Other pairs of a strategy and a size of the micro-batches. The usual run has the strategies of a group and each kind
+of steps; AWM takes those of NFT.
+"""
 WAYS |= MORE
+USUAL_WAYS = ("gspo", "dgpo", "grpo", "pairs", "nft_held")
 
 
-# "nft" is a part of what "nft_held" does
-@pytest.mark.parametrize("name", usual(WAYS, *(name for name in WAYS if name != "nft" and name not in MORE)))
+@pytest.mark.parametrize("name", usual(WAYS, *USUAL_WAYS))
 def test_all_ways_give_the_same_gradient(tmp_path: Path, name: str) -> None:
     mode, common, ways = WAYS[name]
     curves = []
@@ -124,7 +125,7 @@ def test_first_ratio_is_exactly_one_and_its_check_sees_what_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard = Listening()
-    run_here(write_online(tmp_path / "one", rlhf_rollout_cfg_scale=3.0), callback=heard)
+    run_here(write_online(tmp_path / "one", rlhf_rollout_steps=2, rlhf_rollout_cfg_scale=3.0), callback=heard)
     fresh = [m["rl/ratio_error"] for m in heard.metrics if "rl/reward_mean" in m]
     assert fresh == [0.0, 0.0]
     assert any(m["rl/ratio_error"] > 0 for m in heard.metrics)
@@ -137,12 +138,13 @@ def test_first_ratio_is_exactly_one_and_its_check_sees_what_is_not(
 
     monkeypatch.setattr(EpochMaker, "_old_values", moved)
     with pytest.raises(DataError, match="ratios differ from 1"):
-        run_here(write_online(tmp_path / "two"))
+        run_here(write_online(tmp_path / "two", rlhf_rollout_steps=2))
     heard = Listening()
-    run_here(write_online(tmp_path / "three", rlhf_ratio_check="WARN", epochs=1), callback=heard)
+    few: dict[str, Any] = {"rlhf_rollout_steps": 2, "epochs": 1}
+    run_here(write_online(tmp_path / "three", rlhf_ratio_check="WARN", **few), callback=heard)
     assert len(heard.warnings) == 1 and "ratios differ" in heard.warnings[0]
     heard = Listening()
-    run_here(write_online(tmp_path / "four", rlhf_rollout_batch_size=8, epochs=1), callback=heard)
+    run_here(write_online(tmp_path / "four", rlhf_rollout_batch_size=8, **few), callback=heard)
     assert heard.warnings == [], "a quarter of the clip range is allowed where batches differ"
 
 
@@ -162,6 +164,7 @@ def test_a_guided_reference_is_guided_as_the_images_of_its_family_are(tmp_path: 
     assert 0 < distance[80.0] < 4 * distance[20.0]
 
 
+@pytest.mark.slow
 def test_images_kept_for_review(tmp_path: Path) -> None:
     changes = {"rlhf_keep_images": 3, "rlhf_keep_image_epochs": 2, "epochs": 3, "rlhf_rollout_steps": 2}
     run_here(write_online(tmp_path, **changes))
@@ -189,7 +192,13 @@ def test_old_images_that_cannot_be_removed_are_told_of_once(
     monkeypatch.setattr(os, "rmdir", held)
     heard = Listening()
     config = write_online(
-        tmp_path, rlhf_keep_images=1, rlhf_keep_image_epochs=1, epochs=4, rlhf_rollout_steps=2
+        tmp_path,
+        rlhf_keep_images=1,
+        rlhf_keep_image_epochs=1,
+        epochs=4,
+        rlhf_rollout_steps=2,
+        rlhf_group_size=2,
+        batch_size=2,
     )
     run_here(config, callback=heard)
     [told] = [text for text in heard.warnings if "rlhf_keep_image_epochs" in text]
@@ -198,7 +207,7 @@ def test_old_images_that_cannot_be_removed_are_told_of_once(
     assert sorted(path.name for path in (tmp_path / "run" / "rollouts").iterdir()) == ["epoch-0", "epoch-3"]
 
 
-@pytest.mark.parametrize("kind", ["GRPO", "DGPO"])
+@pytest.mark.parametrize("kind", usual(["GRPO", "DGPO"], "DGPO"))
 def test_what_teaches_nothing_is_left_out(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from modules.reward.combine import RewardSet
 
@@ -223,6 +232,7 @@ def learned(folder: Path) -> torch.Tensor:
     return torch.cat([t.flatten() for name, t in sorted(weights(folder).items()) if "lora_up" in name])
 
 
+@pytest.mark.slow
 def test_the_norm_guard_acts_in_nft_once_predictions_have_grown(tmp_path: Path) -> None:
     def run(name: str, **changes: Any) -> list[float]:
         heard = Listening()
@@ -237,6 +247,7 @@ def test_the_norm_guard_acts_in_nft_once_predictions_have_grown(tmp_path: Path) 
     assert gap(tmp_path / "free", tmp_path / "held") > 1e-4
 
 
+@pytest.mark.slow
 def test_ratios_of_awm_leave_1_with_the_old_policy_behind_and_are_clipped(tmp_path: Path) -> None:
     """The old policy is the trained one at first; where it stays behind, images are taken out of the loss."""
     behind = {"rlhf_ema_ref_ramp_rate": 1.0, "rlhf_ema_ref_max_decay": 0.99, "max_steps": 3}
@@ -252,6 +263,7 @@ def test_ratios_of_awm_leave_1_with_the_old_policy_behind_and_are_clipped(tmp_pa
     assert gap(tmp_path / "tight", tmp_path / "wide") > 1e-4
 
 
+@pytest.mark.slow
 def test_skipped_images_count_as_images_without_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -375,7 +387,6 @@ def test_refused_before_a_model_is_loaded(
     assert caught.value.field == field
 
 
-# NFT does so with a reward that sees the source, in test_edits.py
 @pytest.mark.parametrize("mode", usual(["GRPO", "GSPO", "DGPO", "NFT", "ONLINE_DPO", "AWM"], "GRPO"))
 def test_images_move_to_where_the_reward_is(tmp_path: Path, mode: str) -> None:
     """Two runs with the same noise and opposite rewards: after an epoch one is brighter than the other."""
@@ -401,7 +412,9 @@ def test_images_move_to_where_the_reward_is(tmp_path: Path, mode: str) -> None:
     assert found[0][1] > found[1][1] + 5e-5
 
 
-@pytest.mark.parametrize(("mode", "what"), [("GRPO", "log-probability"), ("DGPO", "dsm_B")])
+@pytest.mark.parametrize(
+    ("mode", "what"), usual([("GRPO", "log-probability"), ("DGPO", "dsm_B")], ("GRPO", "log-probability"))
+)
 def test_a_number_that_is_none_ends_the_run_with_a_backup(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, what: str
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from typing import Any
 
 import pytest
 
@@ -22,3 +23,13 @@ KINDS = [
     )
     for kind in Optimizer
 ]
+
+
+def usual_kinds(*taken: Optimizer) -> list[Any]:
+    """As ``KINDS``; those that are not ``taken`` are marked slow."""
+    return [
+        one
+        if one.values[0] in taken
+        else pytest.param(*one.values, id=one.id, marks=[*one.marks, pytest.mark.slow])
+        for one in KINDS
+    ]

@@ -15,6 +15,7 @@ from modules.trainer.callbacks import Callback
 from modules.trainer.optim.ema import MovingAverage, decay_at, kept
 from modules.util.errors import DataError
 from tests.trainer.builders import run_here, same_weights, write_config, write_pairs
+from tests.usual import usual
 
 Named = list[tuple[str, torch.nn.Parameter]]
 
@@ -191,7 +192,7 @@ def test_averages_of_other_weights_are_refused(state: dict[str, torch.Tensor]) -
         average.load_state_dict(state, True)
 
 
-@pytest.mark.parametrize(("steps", "saved"), [(2, "trained"), (3, "average")])
+@pytest.mark.parametrize(("steps", "saved"), usual([(2, "trained"), (3, "average")], (2, "trained")))
 def test_until_the_first_update_the_trained_weights_are_saved(tmp_path: Path, steps: int, saved: str) -> None:
     # an average that was never updated is the adapter that the run began with, which changes nothing
     heard = Heard()
@@ -208,6 +209,7 @@ def test_until_the_first_update_the_trained_weights_are_saved(tmp_path: Path, st
     assert len(told) == (saved == "trained")
 
 
+@pytest.mark.slow
 def test_a_resumed_run_knows_whether_the_average_was_updated(tmp_path: Path) -> None:
     data = write_pairs(tmp_path / "data")
     common = {

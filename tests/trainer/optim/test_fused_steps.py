@@ -22,6 +22,7 @@ from modules.util.enum.choices import Optimizer
 from modules.util.errors import DataError, UnsupportedError
 from modules.util.TrainProgress import TrainProgress
 from tests.trainer.builders import run_here, settings, write_config, write_pairs
+from tests.usual import usual
 
 
 def net() -> torch.nn.Module:
@@ -88,7 +89,7 @@ def test_a_gradient_that_is_no_number_moves_nothing_and_shows(clip: float) -> No
     assert all(p.grad is not None for p in module.parameters())
 
 
-@pytest.mark.parametrize("clipped", [False, True])
+@pytest.mark.parametrize("clipped", usual([False, True], True))
 def test_a_run_ends_with_the_same_weights(clipped: bool, tmp_path: Path) -> None:
     concept = {"name": "all", "path": write_pairs(tmp_path / "data", 4)[0]["path"], "type": "STANDARD"}
     weights = []

@@ -32,7 +32,7 @@ from modules.util.config.section.OptimizerConfig import OptimizerConfig
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import Optimizer
 from modules.util.errors import ConfigError
-from tests.trainer.optim.kinds import KINDS
+from tests.trainer.optim.kinds import KINDS, usual_kinds
 
 REFUSED_OR_UNUSED = {"amsgrad", "optim_bits", "args", "lr_decay", "initial_accumulator_value", "bias_correction",
                      "adam_w_mode", "max_unorm", "dampening", "nesterov", "momentum", "centered"}  # fmt: skip
@@ -166,7 +166,11 @@ def trained(kind: Optimizer, values: dict[str, Any], again: bool = False) -> tor
     return torch.cat([parameter.detach().flatten() for _, parameter in named])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+SHARED = (Optimizer.MUON_ADV, Optimizer.ADAMUON_ADV)
+"""Their parameters are nearly all those of MUON and of the other rules of their package, which are looked at faster."""
+
+
+@pytest.mark.parametrize("kind", usual_kinds(*(kind for kind in Optimizer if kind not in SHARED)))
 def test_each_parameter_moves_the_weights(kind: Optimizer) -> None:
     plain: dict[str, torch.Tensor] = {}
     for one in parameters_of(kind):

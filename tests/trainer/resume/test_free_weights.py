@@ -22,6 +22,7 @@ from tests.house.acts.run_cases import lists
 from tests.house.acts.training_cases import adapter
 from tests.tiny import tiny_folder
 from tests.trainer.builders import run_here, write_config, write_pairs
+from tests.usual import usual
 
 BACKED_UP = {"backup_after": 2, "backup_after_unit": "STEP", "epochs": 2}
 """Four steps, and a backup after the second."""
@@ -210,7 +211,15 @@ def resumed(group: Group) -> tuple[Outcome, Outcome]:
         return whole, run(folder, write(folder, group.base, changes))
 
 
-@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.name)
+VALIDATED = ("validation", "validated pairs", "stopping early")
+"""A validation moves no weight and no draw, see test_validation.py: these are slow tests."""
+
+
+@pytest.mark.parametrize(
+    "group",
+    usual(GROUPS, *(group for group in GROUPS if group.name not in VALIDATED)),
+    ids=lambda group: group.name,
+)
 def test_every_further_step_makes_the_same_weights(group: Group) -> None:
     whole, again = resumed(group)
     assert not whole.refused

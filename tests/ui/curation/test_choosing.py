@@ -136,6 +136,7 @@ def test_blind_mode_shows_neither_names_nor_ratings(sit_down):
     assert texts() == ""
 
 
+@pytest.mark.slow
 def test_the_prompt_folds_away(sit_down):
     hands = sit_down()
     hands.begin(CurationMode.ELO)
@@ -369,6 +370,7 @@ def test_an_image_that_was_deleted_leaves_its_prompt_and_the_session_goes_on(sit
     assert best not in {Path(path).name for path in pair["sources"].values()}
 
 
+@pytest.mark.slow
 def test_images_that_look_equal_end_by_themselves(sit_down, tmp_path):
     hands = sit_down(groups=2, per_group=4)
     hands.begin(CurationMode.SMART)
@@ -524,6 +526,7 @@ def test_a_folder_with_nothing_to_compare_says_so(sit_down):
     assert isinstance(hands.tool.page, ExportPage)
 
 
+@pytest.mark.slow
 def test_all_keys_are_listed(sit_down):
     hands = sit_down()
     hands.begin(CurationMode.ELO)

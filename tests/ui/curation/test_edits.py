@@ -19,6 +19,7 @@ from modules.util.dpo_curation_util import load_manifest
 from tests.curation.edits import edit_folder, picture
 from tests.ui.curation.drivers import Hands, make_images
 from tests.ui.curation.test_choosing import logged
+from tests.usual import usual
 
 pytestmark = pytest.mark.gui
 
@@ -65,7 +66,8 @@ def hold(hands: Hands, key: str, held: Callable[[], None]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "places"), [(CurationMode.ELO, 2), (CurationMode.FOUR_UP, 4), (CurationMode.TRIAGE, 1)]
+    ("mode", "places"),
+    usual([(CurationMode.ELO, 2), (CurationMode.FOUR_UP, 4), (CurationMode.TRIAGE, 1)], (CurationMode.FOUR_UP, 4)),
 )
 def test_the_source_is_left_of_the_images_at_their_scale(edit, tmp_path, mode, places):
     hands = edit(mode, per_group=5)
@@ -181,6 +183,7 @@ def test_picking_edits_from_the_start_page_to_the_export(edit, tmp_path):
     assert not list((tmp_path / "pairs" / "source").iterdir())
 
 
+@pytest.mark.slow
 def test_the_keys_of_edits_are_listed_for_edits_alone(edit, root, tmp_path):
     def listed(hands: Hands) -> set[str]:
         hands.press("F1")

@@ -14,7 +14,7 @@ from PIL import Image, ImageTk
 
 from modules.ui.curation.ChoosingPage import time_left
 from modules.ui.widgets import tk_support
-from modules.ui.widgets.ActionRow import ActionRow
+from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher
 from modules.ui.widgets.SerialWorker import SerialWorker
 from modules.ui.widgets.theme import Theme
@@ -177,7 +177,7 @@ def test_images_in_reference_cycles_are_freed_on_the_tk_thread_alone(root, monke
 def test_a_row_breaks_where_the_window_ends(root):
     theme = Theme(root)
     theme.apply("Light", 100)
-    row = ActionRow(root, theme)
+    row = FlowFrame(root, theme.px(6))
     row.pack(fill="x")
     buttons = [ttk.Button(row, text=f"button {i}") for i in range(8)]
     row.add(*buttons)

@@ -30,7 +30,7 @@ def finalise_by_keyboard(hands: Hands) -> None:
 
 
 @pytest.mark.parametrize(
-    "mode", usual(CurationMode, CurationMode.SMART, CurationMode.SELECT), ids=lambda mode: mode.value
+    "mode", usual(CurationMode, CurationMode.SELECT), ids=lambda mode: mode.value
 )
 def test_a_session_by_keyboard_ends_in_a_folder_one_can_train_on(
     sit_down, tmp_path: Path, mode: CurationMode

@@ -23,6 +23,7 @@ from modules.ui.widgets.tk_support import ErrorDialog
 from modules.util.dpo_curation_util import load_manifest, save_manifest
 from modules.util.errors import UserError
 from tests.ui.curation.drivers import Hands, make_images
+from tests.usual import usual
 
 pytestmark = pytest.mark.gui
 
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.gui
     ("field", "text", "message"),
     [
         ("pairs_per_group", "0", "'0' is not a whole number from 1 to 1000"),
-        ("pairs_per_group", "two", "'two' is not a whole number"),
+        pytest.param("pairs_per_group", "two", "'two' is not a whole number", marks=pytest.mark.slow),
         ("threshold", "50", "'50' is not a number from 50.1 to 99.99"),
         ("near_duplicates", "2.5", "'2.5' is not a whole number"),
         ("source", "no/such/folder", "no/such/folder does not exist"),
@@ -194,7 +195,7 @@ def test_finalising_is_repeatable_and_the_session_goes_on_after_it(sit_down, tmp
     assert [concept["enabled"] for concept in concepts] == [True, True, False, False]
 
 
-@pytest.mark.parametrize("text", ["many", "-1", "100.5", ""])
+@pytest.mark.parametrize("text", usual(["many", "-1", "100.5", ""], "many", "100.5"))
 def test_a_wrong_percentage_is_refused(sit_down, tmp_path, text):
     hands = sit_down()
     page = finish_two_pairs(hands)
@@ -212,7 +213,10 @@ def test_a_pair_that_lost_a_file_stops_finalising_with_its_name(sit_down, tmp_pa
     assert "pair_0000" in str(page.error.cget("text"))
 
 
-@pytest.mark.parametrize(("kind", "wanted"), [("datasets", "train/metadata.jsonl"), ("jsonl", "train.jsonl")])
+FORMS = [("datasets", "train/metadata.jsonl"), ("jsonl", "train.jsonl")]
+
+
+@pytest.mark.parametrize(("kind", "wanted"), usual(FORMS, FORMS[0]))
 def test_other_forms_are_written_after_finalising(sit_down, tmp_path, kind, wanted):
     hands = sit_down()
     page = finish_two_pairs(hands)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
 import sys
 import tkinter as tk
 from collections.abc import Callable, Iterator
@@ -10,12 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from modules.runner import launcher
+from modules.runner.RunDirectory import LAUNCHED_IN, RunDirectory
 from modules.ui.MainWindow import MainWindow
 from modules.ui.shell.BottomBar import BottomBar
 from modules.ui.state.PresetStore import PresetStore
 from modules.ui.state.RunControl import RunControl
 from modules.ui.state.SessionStore import SessionStore, WindowMemory
 from modules.util.config.TrainConfig import TrainConfig
+from tests.children.warm import WarmProcess, start_warm
 from tests.ui.conftest import Desktop, take_focus
 from tests.ui.main.drivers import Hands
 from tests.ui.main.dry_run import DRY_RUN
@@ -51,6 +56,17 @@ def settles_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     wait until they are done.
     """
     monkeypatch.setattr("modules.ui.run.StartCheck.SETTLED_MS", 100)
+
+
+@pytest.fixture
+def forked_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainers are forks that have imported everything. The slow tests of ``test_journey.py`` start new processes."""
+
+    def spawn(line: list[str], run: RunDirectory, _log: int) -> WarmProcess | subprocess.Popen[bytes]:
+        environment = {**os.environ, LAUNCHED_IN: str(run.path)}
+        return start_warm(Path(line[1]), line[2:], run.log_path, run.log_path, environment)
+
+    monkeypatch.setattr(launcher, "_spawn", spawn)
 
 
 @pytest.fixture

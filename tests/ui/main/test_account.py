@@ -34,6 +34,7 @@ script = sys.argv[2] + "/scripts/train.py"
 sys.argv = [script, "--config-path", sys.argv[3] + "/config.json", "--run-dir", sys.argv[3]]
 runpy.run_path(script, run_name="__main__")
 """
+"""With what would be written where it is to be asked for, the program, and the folder of the run."""
 
 
 def opened(hands: Hands) -> AccountDialog:
@@ -133,6 +134,7 @@ def test_a_folder_that_cannot_be_written_is_told(hands: Hands, tmp_path: Path) -
     dialog.cancel()
 
 
+@pytest.mark.usefixtures("forked_trainer")
 def test_the_trainer_downloads_with_it_and_writes_it_nowhere(
     open_window: OpenWindow, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -143,8 +145,10 @@ def test_the_trainer_downloads_with_it_and_writes_it_nowhere(
     (tmp_path / "config.json").write_text(json.dumps(data), encoding="utf-8")
     hands = open_window()
     asked = tmp_path / "asked.txt"
+    trainer = tmp_path / "trainer.py"
+    trainer.write_text(TRAINER)
     hands.window.control._command = lambda run: [
-        sys.executable, "-c", TRAINER, str(asked), str(ROOT), str(run.path)
+        sys.executable, str(trainer), str(asked), str(ROOT), str(run.path)
     ]  # fmt: skip
     store(hands)
     assert hands.window.files.load(tmp_path / "config.json")

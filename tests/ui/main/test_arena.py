@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 from modules.arena.VoteStore import Vote, read_votes
+from modules.project import judging
 from modules.project.Project import Adapter, Project
 from modules.project.proving import questions
 from modules.ui.arena.ArenaWindow import ArenaWindow, open_arena_window
@@ -225,6 +226,17 @@ def test_a_killed_window_has_lost_no_vote(display: None, folder: Path, tmp_path:
     assert sum(vote.best is None for vote in kept(folder)) == 2
 
 
+def lines_of(page: ResultPage) -> list[str]:
+    """What it says."""
+    return [
+        str(child.cget("text"))
+        for frame in page.winfo_children()
+        for child in frame.winfo_children()
+        if child.winfo_class() == "TLabel"
+    ]
+
+
+@pytest.mark.slow
 def test_automatic_judges_are_told_apart_from_votes(
     open_window: OpenWindow, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,12 +259,7 @@ def test_automatic_judges_are_told_apart_from_votes(
     press(hands, arena, brighter(page))
     arena.show_result()
     hands.wait(lambda: isinstance(arena.page, ResultPage), "no result", PATIENCE)
-    shown = [
-        str(child.cget("text"))
-        for frame in arena.page.winfo_children()
-        for child in frame.winfo_children()
-        if child.winfo_class() == "TLabel"
-    ]
+    shown = lines_of(arena.page)
     assert "Automatic results, not your votes:" in shown
     assert any("Loss: images of round-1 follow their prompts less well than" in text for text in shown)
     picture(hands, "judged_result")
@@ -363,6 +370,26 @@ def test_who_types_elsewhere_when_the_arena_opens_casts_no_vote(
     assert str(page.hint.cget("text")) == words.HINT
     press(hands, arena, "Left")
     assert len(kept(project.folder)) == 1
+
+
+def test_a_result_tells_what_automatic_judges_found_below_the_votes(
+    hands: Hands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = project_of_edits(tmp_path)
+    monkeypatch.setattr(judging, "SCRIPT", ROOT / "tests" / "project" / "fake_judges.py")
+    (found,) = judging.judge(project, [project.newest, Adapter("base")], lambda _: None, 2)
+    window = open_arena_window(hands.window, hands.window.theme, project.folder, "", 2, lambda: None)
+    arena = arena_of(hands)
+    hands.wait(lambda: waits(arena) and isinstance(arena.page, VotingPage) and arena.page.shot is not None)
+    window.focus_force()
+    hands.wait(lambda: arena.window.focus_get() is not None)
+    for _ in range(2):
+        press(hands, arena, "Left")
+    assert isinstance(arena.page, ResultPage)
+    said = lines_of(arena.page)
+    place = said.index(words.AUTOMATIC)
+    assert "You preferred" in said[0] and place > 0
+    assert found["sentences"] and said[place + 1 :][: len(found["sentences"])] == found["sentences"]
 
 
 def test_a_result_that_cannot_be_read_can_be_asked_for_again(hands: Hands, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from modules.util.errors import UserError
 from tests.ui.main.conftest import Desktop, OpenWindow
 from tests.ui.main.drivers import Hands
 from tests.ui.main.test_concepts import data_page
+from tests.usual import usual
 
 pytestmark = pytest.mark.gui
 
@@ -185,7 +186,7 @@ def test_saving_without_an_ending_never_replaces_a_file_that_nobody_named(
     assert (tmp_path / "other.json").read_text() == "{}"
 
 
-@pytest.mark.parametrize("path", ["workspace_dir", "base_model_name", "epochs"])
+@pytest.mark.parametrize("path", usual(["workspace_dir", "base_model_name", "epochs"], "epochs"))
 def test_ctrl_a_selects_everything_and_typing_replaces_it(hands: Hands, path: str) -> None:
     entry = hands.row(path).input.focus_widget
     assert isinstance(entry, ttk.Entry)
@@ -196,6 +197,7 @@ def test_ctrl_a_selects_everything_and_typing_replaces_it(hands: Hands, path: st
     assert entry.get() == "7"
 
 
+@pytest.mark.slow
 def test_the_desktop_asks_once_if_the_key_is_pressed_twice(
     hands: Hands, desktop: Desktop, tmp_path: Path
 ) -> None:

@@ -70,6 +70,7 @@ def test_a_missing_folder_is_marked(hands: Hands, tmp_path: Path) -> None:
     assert page.table.tree.item("0", "tags") == ("wrong",)
 
 
+@pytest.mark.slow
 def test_thousands_of_concepts_stay_usable(hands: Hands, tmp_path: Path) -> None:
     page = data_page(hands)
     hands.window.state_.set_value("concepts", [ConceptConfig(path=f"/none/{i}") for i in range(2000)])
@@ -210,8 +211,8 @@ def test_samples(hands: Hands) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "other", "choice"),
     [
-        ("rlhf_dpo_reference_cache", True, "rlhf_dpo_objective", "MAPO"),
-        ("rlhf_norm_guard", 0.5, "rlhf_dpo_objective", "MAPO"),
+        pytest.param("rlhf_dpo_reference_cache", True, "rlhf_dpo_objective", "MAPO", marks=pytest.mark.slow),
+        pytest.param("rlhf_norm_guard", 0.5, "rlhf_dpo_objective", "MAPO", marks=pytest.mark.slow),
         ("rlhf_kl_beta", 0.1, "rlhf_mode", "ONLINE_DPO"),
     ],
 )
@@ -296,6 +297,7 @@ def test_the_pair_tool_opens_from_the_page(hands: Hands) -> None:
     hands.wait(lambda: not window.winfo_exists(), "it does not close")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["<Return>", "<space>"])
 def test_keys_pressed_quickly_open_one_window(key: str, hands: Hands, tmp_path: Path) -> None:
     page = data_page(hands)

@@ -18,6 +18,7 @@ from modules.util.dpo_curation_util import load_manifest
 from tests.ui.main.conftest import OpenWindow
 from tests.ui.main.demo_drivers import PATIENCE, choose_larger, draw_images
 from tests.ui.main.drivers import Hands
+from tests.usual import usual
 
 pytestmark = pytest.mark.gui
 SHOTS = os.environ.get("TASTEMAKER_SHOTS")
@@ -214,7 +215,7 @@ def test_from_images_to_before_and_after(hands: Hands, tmp_path: Path) -> None:
     assert "before training" in str(page.gallery._note.cget("text"))
 
 
-@pytest.mark.parametrize("scale", [100, 200])
+@pytest.mark.parametrize("scale", usual([100, 200], 200))
 def test_every_button_can_be_reached_on_a_small_screen(open_window: OpenWindow, scale: int) -> None:
     hands = open_window(memory=WindowMemory(geometry="1240x680+10+10", appearance="Light", scale=scale))
     demo = demo_window(hands)
@@ -276,6 +277,7 @@ def test_the_whole_way_with_the_real_model(
     assert not hands.dialogs()
 
 
+@pytest.mark.slow
 def test_the_window_needs_no_torch() -> None:
     code = (
         "import sys, modules.ui.MainWindow, modules.ui.demo.DemoWindow, modules.ui.curation.windows\n"

@@ -69,6 +69,7 @@ def test_sampled_prompts_are_new_to_the_training() -> None:
     assert set(SAMPLE_PROMPTS) <= {wish.caption() for wish in new}
 
 
+@pytest.mark.slow
 def test_the_real_script_says_what_is_wrong(tmp_path: Path) -> None:
     made = MakerProcess.images(DemoProject(tmp_path), 95, 1)
     made._popen.wait(120)

@@ -116,11 +116,13 @@ def test_a_config_is_opened_wherever_it_is_dropped(hands: Hands, tmp_path: Path)
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (["image.png"], "image.png cannot be opened here"),
-        (["folder", "a b.json"], "folder cannot be opened here"),
-        (["gone.json"], "gone.json cannot be opened here"),
+        pytest.param(["image.png"], "image.png cannot be opened here", marks=pytest.mark.slow),
+        pytest.param(["folder", "a b.json"], "folder cannot be opened here", marks=pytest.mark.slow),
+        pytest.param(["gone.json"], "gone.json cannot be opened here", marks=pytest.mark.slow),
         (["a b.json", "c.json"], "2 configs were dropped at once"),
-        (["https://example.org/config.json"], "config.json cannot be opened here"),
+        pytest.param(
+            ["https://example.org/config.json"], "config.json cannot be opened here", marks=pytest.mark.slow
+        ),
         (["broken.json"], "not valid JSON"),
         ([f"{n}.txt" for n in range(9)], "4.txt and 4 more cannot be opened here"),
     ],

@@ -190,7 +190,7 @@ def test_a_config_is_opened_and_a_project_too(
     ("name", "text", "said"),
     [
         ("ui.json", '{"nodes": [], "links": []}', "Export (API)"),
-        ("x.json", "{", "not valid JSON"),
+        pytest.param("x.json", "{", "not valid JSON", marks=pytest.mark.slow),
         ("x.md", "", "x.md cannot be used here"),
         ("gone.png", None, "not a file or folder of this computer"),
         ("folder/x.md", "", "there are no images in folder"),

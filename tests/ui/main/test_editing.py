@@ -61,6 +61,7 @@ def test_undo_and_redo_by_keys(hands: Hands) -> None:
     assert row.input.focus_widget.get() == "77"  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_redo_by_key_pastes_nothing(hands: Hands) -> None:
     hands.window.clipboard_clear()
     hands.window.clipboard_append("from the clipboard")
@@ -119,6 +120,7 @@ def test_the_wheel_scrolls_and_never_changes_a_choice(hands: Hands) -> None:
     assert page.scroll.canvas.canvasy(0) > before  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_the_learning_rate_is_the_one_of_the_run(hands: Hands) -> None:
     hands.keys("<Control-f>", to=hands.window)
     hands.wait(lambda: hands.window.focus_get() is hands.window.top_bar.search.entry)
@@ -144,6 +146,7 @@ def test_search_jumps_to_the_field(hands: Hands) -> None:
     assert not hands.window.top_bar.search.list.winfo_viewable()
 
 
+@pytest.mark.slow
 def test_what_is_found_can_be_read_to_its_end(hands: Hands) -> None:
     hands.keys("<Control-f>", to=hands.window)
     hands.wait(lambda: hands.window.focus_get() is hands.window.top_bar.search.entry)
@@ -205,6 +208,7 @@ def test_tab_reaches_every_field_of_a_page_and_the_focus_is_in_sight(hands: Hand
     assert reached == wanted
 
 
+@pytest.mark.slow
 def test_tab_stops_at_no_label(hands: Hands) -> None:
     hands.focus(hands.row("epochs").input.focus_widget)
     first = hands.window.focus_get()
@@ -220,6 +224,7 @@ def test_tab_stops_at_no_label(hands: Hands) -> None:
     assert not {"TLabel", "TFrame"} & set(stops), "the focus is nowhere to be seen, and typing does nothing"
 
 
+@pytest.mark.slow
 def test_the_focus_moves_the_page_only_as_far_as_needed(hands: Hands) -> None:
     hands.window.show_page("training")
     hands.rest(0.2)
@@ -298,7 +303,8 @@ def test_what_contradicts_another_field_is_told_at_the_field(hands: Hands) -> No
 
 
 def test_a_click_on_a_long_path_leads_into_its_field(hands: Hands) -> None:
-    row = hands.fill("workspace_dir", "/a/path/that/is/longer/than/its/field/" * 4)
+    row = hands.row("workspace_dir")
+    hands.window.state_.set_value("workspace_dir", "/a/path/that/is/longer/than/its/field/" * 4)
     entry = row.input.focus_widget
     hands.focus(hands.row("seed").input.focus_widget)
     (cover,) = (child for child in entry.winfo_children() if child.winfo_viewable())

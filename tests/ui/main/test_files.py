@@ -23,6 +23,7 @@ from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UserError
 from tests.ui.main.conftest import Desktop, OpenWindow
 from tests.ui.main.drivers import Hands
+from tests.usual import usual
 
 pytestmark = pytest.mark.gui
 ROOT = Path(__file__).resolve().parents[3]
@@ -94,6 +95,7 @@ def test_undoing_an_open_leaves_the_file_that_was_opened(hands: Hands, tmp_path:
     assert [load_config(path).epochs for path in (other, mine)] == [11, 33]
 
 
+@pytest.mark.slow
 def test_redoing_an_open_after_saving_under_a_new_name_keeps_that_name(hands: Hands, tmp_path: Path) -> None:
     mine, other, copy = (tmp_path / f"{name}.json" for name in ("mine", "other", "copy"))
     for path, epochs in ((other, "11"), (mine, "22")):
@@ -148,7 +150,10 @@ def press(hands: Hands, text: str) -> None:
     hands.click(hands.button(text, window))
 
 
-@pytest.mark.parametrize(("answer", "epochs"), [("Discard", 10), ("Cancel", 33), ("Save", 10)])
+ANSWERS = [("Discard", 10), ("Cancel", 33), ("Save", 10)]
+
+
+@pytest.mark.parametrize(("answer", "epochs"), usual(ANSWERS, *ANSWERS[1:]))
 def test_new_settings_ask_when_there_are_unsaved_ones(
     hands: Hands, tmp_path: Path, desktop: Desktop, answer: str, epochs: int
 ) -> None:
@@ -415,6 +420,7 @@ def test_everything_comes_back_after_the_window_was_closed(open_window: OpenWind
     assert row._fault is not None and row._fault.winfo_viewable()
 
 
+@pytest.mark.slow
 def test_a_damaged_session_is_told_and_the_window_works(open_window: OpenWindow, tmp_path: Path) -> None:
     store = SessionStore(tmp_path / "settings")
     store.save_session(Session(TrainConfig().to_dict()))
@@ -426,6 +432,7 @@ def test_a_damaged_session_is_told_and_the_window_works(open_window: OpenWindow,
     assert len(list(store.folder.glob("session.unreadable-*.json"))) == 1
 
 
+@pytest.mark.slow
 def test_a_settings_folder_that_cannot_be_written_is_told_once(
     open_window: OpenWindow, tmp_path: Path
 ) -> None:
@@ -484,6 +491,7 @@ def test_an_error_in_a_callback_is_shown_and_the_program_lives_on(hands: Hands) 
     assert hands.window.state_.config.epochs == 9
 
 
+@pytest.mark.slow
 def test_many_faults_fit_the_message(hands: Hands, tmp_path: Path) -> None:
     path = tmp_path / "bad.json"
     unknown = [f"unknown_setting_{number}" for number in range(20)]

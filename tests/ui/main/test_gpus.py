@@ -9,6 +9,7 @@ import pytest
 
 from tests.ui.main.conftest import OpenWindow
 from tests.ui.main.drivers import Hands
+from tests.usual import usual
 
 pytestmark = pytest.mark.gui
 Opened = Callable[[Sequence[str]], Hands]
@@ -56,7 +57,7 @@ def test_boxes_list_the_devices_that_train(project_page: Opened, tmp_path: Path)
     assert [box.instate(["selected"]) for box in (first, second, third)] == [False, True, True]
 
 
-@pytest.mark.parametrize("names", [[], ["Card A"]])
+@pytest.mark.parametrize("names", usual([[], ["Card A"]], ["Card A"]))
 def test_with_one_device_there_is_nothing_to_choose(project_page: Opened, names: list[str]) -> None:
     hands = project_page(names)
     assert not hands.window.current_page().boxes  # type: ignore[attr-defined]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -36,14 +33,6 @@ from tests.ui.main.drivers import Hands
 pytestmark = pytest.mark.gui
 PROGRAM = Path(__file__).with_name("taste_program.py")
 PROMPTS = [f"a {colour} fox {number}" for colour in ("red", "blue") for number in range(5)]
-LOCKS = """
-import sys, time
-from pathlib import Path
-from modules.project.Project import Project
-with Project(Path(sys.argv[1])).busy():
-    print("locked", flush=True)
-    time.sleep(600)
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -162,6 +151,7 @@ def test_from_an_empty_window_to_an_adapter_by_clicks(open_window: OpenWindow, t
     assert clicks <= 6
 
 
+@pytest.mark.slow
 def test_a_fault_stands_on_its_card_and_the_button_makes_the_rest(
     board: tuple[Hands, BoardView], project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -374,19 +364,10 @@ def test_a_step_without_a_known_end_does_not_say_how_much_time_is_left(
 
 def test_a_project_at_work_elsewhere_is_refused(board: tuple[Hands, BoardView], project: Project) -> None:
     hands, view = board
-    other = subprocess.Popen(
-        [sys.executable, "-c", LOCKS, str(project.folder)], stdout=subprocess.PIPE, text=True,
-        cwd=PROGRAM.parents[3], env={**os.environ, "PYTHONPATH": str(PROGRAM.parents[3])},
-    )  # fmt: skip
-    try:
-        assert other.stdout is not None and other.stdout.readline() == "locked\n"
+    with project.busy():  # in this process, which is another one than that of the step
         hands.click(view.cards["generate"].button)
         hands.wait(lambda: view.watch.faults, "it is not refused", PATIENCE)
         assert "another process is working in" in text(view, "generate")
-    finally:
-        other.kill()
-        other.wait()
-        other.stdout.close()  # type: ignore[union-attr]
     hands.wait(lambda: view.watch.job is None)
     hands.click(view.cards["generate"].button)
     wait_for_step(hands, view, "generate")

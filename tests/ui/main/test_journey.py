@@ -10,7 +10,7 @@ import pytest
 
 from modules.ui.pages.RunPage import RunPage
 from modules.ui.state.RunControl import RunControl
-from tests.trainer.builders import settings
+from tests.trainer.builders import FEW_LAYERS, settings
 from tests.ui.main.conftest import OpenWindow
 from tests.ui.main.drivers import Hands
 
@@ -24,7 +24,7 @@ def open_config(
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     path = folder / "config.json"
-    path.write_text(json.dumps(settings(folder, **changes)), encoding="utf-8")
+    path.write_text(json.dumps(settings(folder, **FEW_LAYERS, **changes)), encoding="utf-8")
     hands = open_window()
     hands.window.control._command = None  # the real trainer
     assert hands.window.files.load(path)
@@ -58,6 +58,7 @@ def train_and_stop(open_window: OpenWindow, monkeypatch: pytest.MonkeyPatch, fol
     return hands
 
 
+@pytest.mark.usefixtures("forked_trainer")
 def test_train_and_stop(open_window: OpenWindow, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert train_and_stop(open_window, monkeypatch, tmp_path).dialogs() == []
 

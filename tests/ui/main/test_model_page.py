@@ -7,6 +7,7 @@ import pytest
 from modules.ui.pages.FormPage import FormPage
 from modules.util.enum.ModelType import ModelType
 from tests.ui.main.drivers import Hands
+from tests.usual import usual
 
 pytestmark = pytest.mark.gui
 
@@ -40,13 +41,18 @@ def _pick_family(hands: Hands, family: ModelType) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
+    usual(
+        [
+            "STABLE_DIFFUSION_15",
+            "STABLE_DIFFUSION_XL_10_BASE",
+            "FLUX_DEV_1",
+            "STABLE_DIFFUSION_3",
+            "HI_DREAM_FULL",
+        ],
         "STABLE_DIFFUSION_15",
-        "STABLE_DIFFUSION_XL_10_BASE",
         "FLUX_DEV_1",
-        "STABLE_DIFFUSION_3",
         "HI_DREAM_FULL",
-    ],
+    ),
 )
 def test_a_family_shows_exactly_its_parts(hands: Hands, name: str) -> None:
     family = ModelType(name)

@@ -66,6 +66,7 @@ def test_the_page_shows_ten_rows_until_more_is_pressed_and_remembers(open_window
     again.wait(lambda: sorted(on_screen(page)) == sorted(first_shown("Training")), "more than ten rows stay")
 
 
+@pytest.mark.slow
 @pytest.mark.gui
 def test_the_button_counts_what_is_changed_behind_it(hands: Hands) -> None:
     page = page_of(hands, "training")
@@ -86,6 +87,7 @@ def test_a_search_for_a_hidden_setting_opens_more(hands: Hands) -> None:
     hands.expect_focus(row.input.focus_widget)
 
 
+@pytest.mark.slow
 @pytest.mark.gui
 def test_an_error_at_a_hidden_setting_opens_more_once(hands: Hands) -> None:
     page = page_of(hands, "training")

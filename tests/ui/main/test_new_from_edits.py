@@ -17,6 +17,7 @@ from tests.project.test_from_images import by_a1111
 from tests.ui.conftest import Desktop
 from tests.ui.main.conftest import OpenWindow
 from tests.ui.main.drivers import Hands
+from tests.usual import usual
 from tests.util.image_metadata.edit_graphs import kontext, qwen
 
 SHOTS = os.environ.get("TASTEMAKER_SHOTS")
@@ -81,7 +82,7 @@ def written(project: Path) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("graph", [kontext, qwen])
+@pytest.mark.parametrize("graph", usual([kontext, qwen], kontext))
 def test_edits_of_comfyui_begin_the_project_that_the_command_begins(
     graph, hands: Hands, form: StartView, tmp_path: Path, desktop: Desktop, capsys: pytest.CaptureFixture[str]
 ) -> None:

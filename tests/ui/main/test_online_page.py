@@ -88,6 +88,7 @@ def test_a_window_keeps_the_input_after_a_window_on_top_of_it_is_cancelled(
     hands.expect_focus(window.more)
 
 
+@pytest.mark.slow
 def test_a_message_over_a_window_that_keeps_the_input_gets_the_keys(hands: Hands, page: RlhfPage) -> None:
     _mode(hands, "GRPO")
     page.online.rewards.add()
@@ -124,6 +125,7 @@ def test_a_message_that_comes_while_a_window_opens_keeps_the_input_until_it_is_c
     window.destroy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["lowest", "middle"])
 def test_the_input_returns_to_a_window_that_is_still_open(first: str, hands: Hands) -> None:
     window = hands.window
@@ -249,6 +251,7 @@ def test_kept_images_open_in_the_pair_tool(hands: Hands, page: RlhfPage, tmp_pat
     window.destroy()
 
 
+@pytest.mark.slow
 def test_no_torch_in_the_window(tmp_path: Path, display: None) -> None:
     """No page, no family and no online mode needs torch or diffusers, and closing the window does not either."""
     import subprocess

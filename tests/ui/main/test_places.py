@@ -40,6 +40,7 @@ def small(open_window: OpenWindow) -> Hands:
     return hands
 
 
+@pytest.mark.slow
 def test_an_error_comes_up_in_the_middle_and_stays_above(small: Hands) -> None:
     small.window.ui.error(UserError("the disk is full", hint="make room"))
     (dialog,) = small.dialogs()
@@ -62,6 +63,7 @@ def test_an_error_of_a_dialog_can_be_closed_and_gives_the_input_back(small: Hand
     assert not dialog.winfo_exists()
 
 
+@pytest.mark.slow
 def test_dialogs_are_in_the_middle_of_the_window(small: Hands) -> None:
     small.window.open_view()
     dialog = small.dialog()

@@ -185,6 +185,7 @@ def test_a_run_there_is_started_followed_and_commanded_like_one_here(
     assert records.find(None).run == record.run and len(list(record.folder.parent.glob("run-*"))) == 1
 
 
+@pytest.mark.slow
 def test_the_run_is_followed_again_after_the_window_was_closed(
     opened: Open, server: Server, open_window: OpenWindow
 ) -> None:
@@ -212,6 +213,7 @@ def test_a_command_pressed_right_before_the_window_closes_arrives(opened: Open, 
     wait_until(lambda: read_status(there).state == "stopped")
 
 
+@pytest.mark.slow
 def test_a_cut_connection_is_made_again_and_an_end_is_reported(opened: Open, server: Server) -> None:
     hands = opened()
     started(hands, server)
@@ -430,6 +432,7 @@ def test_what_lies_where_the_result_would_be_saved_here_is_no_fault_of_a_run_the
     assert there.name == Path(here).name and not there.parent.exists()
 
 
+@pytest.mark.slow
 def test_many_lines_of_the_other_computer_are_shown_without_drawing_the_run_for_each(
     opened: Open, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,6 +42,7 @@ def watch(tmp_path: Path) -> Iterator[Watch]:
             control.end_now()
 
 
+@pytest.mark.slow
 def test_a_run_from_start_to_end(watch: Watch) -> None:
     control = watch("--steps", "20")
     until(control, lambda: control.outcome is not None)
@@ -58,6 +59,7 @@ def test_a_run_from_start_to_end(watch: Watch) -> None:
     assert control.file(control.history.samples[0].path).is_file()
 
 
+@pytest.mark.slow
 def test_orders_are_answered(watch: Watch) -> None:
     control = watch("--steps", "100000", "--pace", "0.01")
     until(control, lambda: control.state == "running" and bool(control.history.series))
@@ -90,6 +92,7 @@ def test_another_window_finds_the_run_again(watch: Watch) -> None:
     assert second.state == "stopped"
 
 
+@pytest.mark.slow
 def test_running_out_of_memory_comes_with_advice(watch: Watch) -> None:
     control = watch("--steps", "10", "--fail", "memory")
     until(control, lambda: control.outcome is not None)
@@ -101,6 +104,7 @@ def test_running_out_of_memory_comes_with_advice(watch: Watch) -> None:
     assert control.status.error is not None
 
 
+@pytest.mark.slow
 def test_a_killed_trainer_is_noticed(watch: Watch) -> None:
     control = watch("--steps", "100000", "--pace", "0.01")
     until(control, lambda: control.state == "running")

@@ -32,6 +32,7 @@ from tests.runner.test_pace import run_with, started, step
 from tests.ui.main.conftest import OpenWindow
 from tests.ui.main.drivers import Hands
 from tests.ui.main.trainer import TRAINER
+from tests.usual import usual
 
 pytestmark = pytest.mark.gui
 ENDLESS = ("--steps", "100000", "--pace", "0.01")
@@ -127,6 +128,7 @@ def test_a_start_after_a_kill_offers_the_step_to_resume_from(
     assert hands.window.state_.config.continue_last_backup is False
 
 
+@pytest.mark.slow
 def test_the_run_survives_the_window_and_is_found_again(open_window: OpenWindow) -> None:
     first = open_window(trainer=ENDLESS)
     first.keys("<F5>", to=first.window)
@@ -262,6 +264,7 @@ def other_run(tmp_path: Path) -> Iterator[RunDirectory]:
     process.wait()
 
 
+@pytest.mark.slow
 def test_start_waits_for_another_training_on_the_device_and_says_so(
     hands: Hands, other_run: RunDirectory
 ) -> None:
@@ -310,6 +313,7 @@ def test_start_right_after_stop_is_kept_while_the_cancelled_start_is_still_being
     assert hands.dialogs() == []
 
 
+@pytest.mark.slow
 def test_the_queue_waits_for_a_run_that_was_started_beside_it(
     open_window: OpenWindow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -400,6 +404,7 @@ def test_captions_of_samples_are_whole(hands: Hands, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_folder_in_the_queue_shows_both_ends(hands: Hands, tmp_path: Path) -> None:
     page = run_page(hands)
     folder = tmp_path / ("a long name of a folder " * 6) / "the end of it"
@@ -484,7 +489,10 @@ def test_a_run_whose_events_cannot_be_written_is_not_dead(
     assert text_of(hands.window.bottom_bar._text).startswith("Failed")
 
 
-@pytest.mark.parametrize("phase", ["files are checked", "a run is looked for", "the trainer is launched"])
+PHASES = ["files are checked", "a run is looked for", "the trainer is launched"]
+
+
+@pytest.mark.parametrize("phase", usual(PHASES, "files are checked", "the trainer is launched"))
 def test_stop_during_a_start_never_reaches_the_watched_run_elsewhere(
     phase: str, hands: Hands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ from modules.util.config.TrainConfig import TrainConfig
 from tests.ui.main.conftest import OpenWindow
 from tests.ui.main.drivers import Hands
 from tests.ui.main.trainer import TRAINER
+from tests.usual import usual
 
 pytestmark = pytest.mark.gui
 ROOT = Path(__file__).resolve().parents[3]
@@ -69,9 +70,14 @@ def run_page(hands: Hands) -> RunPage:
 @pytest.mark.parametrize(
     ("number", "said", "advice"),
     [
-        (signal.SIGSEGV, "crashed inside a library (SIGSEGV)", "train_device cpu"),
+        # what each signal is told as is tried without a window, in tests/runner
+        pytest.param(
+            signal.SIGSEGV, "crashed inside a library (SIGSEGV)", "train_device cpu", marks=pytest.mark.slow
+        ),
         (signal.SIGKILL, "most likely because memory ran out (SIGKILL)", "lower dataloader_threads"),
-        (signal.SIGTERM, "ended from outside (SIGTERM)", "There is no backup yet"),
+        pytest.param(
+            signal.SIGTERM, "ended from outside (SIGTERM)", "There is no backup yet", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_trainer_that_dies_is_explained_and_can_be_started_again(
@@ -97,6 +103,7 @@ def test_a_trainer_that_dies_is_explained_and_can_be_started_again(
     hands.wait(lambda: control.state == "stopped", "it does not stop")
 
 
+@pytest.mark.slow
 def test_out_of_memory_is_told_with_advice_and_the_window_works(open_window: OpenWindow) -> None:
     hands = open_window(trainer=("--steps", "10", "--fail", "memory"))
     page = run_page(hands)
@@ -219,7 +226,10 @@ def test_a_damaged_session_in_a_read_only_folder(
     assert store.session_path.read_text() == '{"version": 1, "conf'
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\x00\xff\xfe", b"[]", b"[" * 100_000], ids=range(5))
+CONTENTS = [b"", b"{", b"\x00\xff\xfe", b"[]", b"[" * 100_000]
+
+
+@pytest.mark.parametrize("content", usual(CONTENTS, CONTENTS[-1]), ids=range(5))
 def test_damaged_settings_files(open_window: OpenWindow, tmp_path: Path, content: bytes) -> None:
     store = SessionStore(tmp_path / "settings")
     store.folder.mkdir()
@@ -237,7 +247,7 @@ def test_damaged_settings_files(open_window: OpenWindow, tmp_path: Path, content
     works(again)
 
 
-@pytest.mark.parametrize("newer", ["session", "config"])
+@pytest.mark.parametrize("newer", usual(["session", "config"], "config"))
 def test_settings_of_a_newer_program(open_window: OpenWindow, tmp_path: Path, newer: str) -> None:
     store = SessionStore(tmp_path / "settings")
     config = TrainConfig(epochs=3).to_dict()
@@ -252,6 +262,7 @@ def test_settings_of_a_newer_program(open_window: OpenWindow, tmp_path: Path, ne
     assert [json.loads(path.read_text()) for path in kept] == [data]
 
 
+@pytest.mark.slow
 def test_a_config_file_of_a_newer_program(hands: Hands, tmp_path: Path) -> None:
     path = tmp_path / "newer.json"
     path.write_text(json.dumps(TrainConfig(epochs=3).to_dict() | {"__version": 99}))

@@ -19,6 +19,7 @@ from modules.ui.run.TensorBoard import HOST, TensorBoard
 from modules.util.errors import UserError
 from tests.ui.main.conftest import OpenWindow
 from tests.ui.main.drivers import Hands
+from tests.usual import usual
 
 ROOT = Path(__file__).resolve().parents[3]
 FAKE = """
@@ -134,7 +135,7 @@ def test_what_a_server_says_that_does_not_start(opened: list[str], tmp_path: Pat
     assert opened == [] and board.pid is None
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", usual([signal.SIGTERM, signal.SIGKILL], signal.SIGKILL))
 def test_no_server_outlives_its_window_however_that_ends(tmp_path: Path, number: int) -> None:
     check_end(FAKE, tmp_path, number)
 
@@ -151,6 +152,7 @@ def check_end(server: str, folder: Path, number: int) -> None:
     assert gone(pid), "the server was left behind"
 
 
+@pytest.mark.slow
 def test_the_real_one(opened: list[str], tmp_path: Path) -> None:
     board, port = TensorBoard(), free_port()
     address = board.open(tmp_path, port)

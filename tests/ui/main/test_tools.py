@@ -27,6 +27,23 @@ from tests.ui.main.drivers import Hands
 
 pytestmark = pytest.mark.gui
 ROOT = Path(__file__).resolve().parents[3]
+GRID = """
+import sys, time
+from pathlib import Path
+from PIL import Image
+out = Path(next(word.removeprefix("--out=") for word in sys.argv if word.startswith("--out=")))
+if "--dry-run" in sys.argv:
+    print("2 images would be made")
+    sys.exit()
+print("1/2 a red circle", file=sys.stderr, flush=True)
+while not (out.parent / "go").exists():
+    time.sleep(0.02)
+out.mkdir()
+Image.new("RGB", (8, 8)).save(out / "grid-1.png")
+print("2 images made")
+print(out / "grid-1.png")
+"""
+"""Makes a sheet where it is told to, once it may."""
 
 
 @pytest.fixture
@@ -93,6 +110,16 @@ def test_images_are_renamed_after_a_preview_and_undone(hands: Hands, folder: Pat
     assert not window.winfo_exists()
 
 
+def test_in_a_window_lower_than_what_is_asked_for_the_field_with_the_focus_is_in_sight(hands: Hands) -> None:
+    window = opened(hands, "Tag images")
+    window.geometry("760x480")
+    hands.wait(lambda: window.winfo_height() == 480)
+    hands.focus(window.inputs["suffix"])
+    hands.wait(lambda: window.asked.canvas.canvasy(0) > 0, "the field with the focus is out of sight")
+    hands.keys("<Escape>")
+
+
+@pytest.mark.slow
 def test_images_are_tagged_in_a_window_lower_than_what_is_asked_for(
     hands: Hands, folder: Path, tmp_path: Path
 ) -> None:
@@ -122,6 +149,7 @@ def test_images_are_tagged_in_a_window_lower_than_what_is_asked_for(
     hands.wait(lambda: not window.winfo_exists())
 
 
+@pytest.mark.slow
 def test_masks_are_made_in_the_window_and_undone(hands: Hands, folder: Path) -> None:
     before = contents(folder)
     window = opened(hands, "Masks by colour")
@@ -171,6 +199,32 @@ def test_a_tool_can_be_stopped_in_the_middle(
     assert window.progress.cget("text") == "Stopped"
 
 
+def test_what_a_tool_has_made_is_shown(
+    hands: Hands, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script in the place of the one that makes the images."""
+    start = subprocess.Popen
+
+    def instead(command: list[str], **options: object) -> subprocess.Popen[bytes]:
+        return start([sys.executable, "-c", GRID, *command[2:]], **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr("modules.runner.LineProcess.subprocess.Popen", instead)
+    window = opened(hands, "Try models and LoRAs")
+    fill(hands, window, model="a model", out=f"{folder.name}/made", prompt="a red circle")
+    family = window.inputs["model_type"]
+    assert isinstance(family, ttk.Combobox)
+    family.set("STABLE_DIFFUSION_15")
+    assert "2 images would be made" in press(hands, window, "Preview")
+    assert not (folder / "made").exists()
+    hands.click(hands.button("Start", window))
+    hands.wait(lambda: window.progress.cget("text") == "1 of 2: a red circle", "its progress is not shown")
+    (folder / "go").touch()
+    hands.wait(lambda: window.job is None, "the tool does not end")
+    shown = [one for one in window.winfo_children() if isinstance(one, ImageWindow)]
+    assert [one.images[0].path for one in shown] == [Path(folder.name) / "made" / "grid-1.png"]
+
+
+@pytest.mark.slow
 def test_a_grid_of_a_lora_is_made_and_shown(hands: Hands, folder: Path) -> None:
     lora(folder / "a.safetensors", 1)
     window = opened(hands, "Try models and LoRAs")

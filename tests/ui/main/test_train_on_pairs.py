@@ -27,6 +27,7 @@ from modules.util.errors import UserError
 from tests.ui.curation.drivers import make_images
 from tests.ui.main.demo_drivers import PATIENCE, pair_tool, press, settled
 from tests.ui.main.drivers import Hands
+from tests.usual import usual
 
 
 def finished(folder: Path) -> Path:
@@ -101,6 +102,7 @@ def test_from_images_to_start_in_one_sitting(hands: Hands, tmp_path: Path) -> No
     hands.wait(lambda: hands.window.control.state == "finished", "it does not start")
 
 
+@pytest.mark.slow
 @pytest.mark.gui
 def test_a_double_click_opens_one_pair_tool(hands: Hands) -> None:
     hands.window.show_page("tools")
@@ -162,9 +164,13 @@ def test_a_key_after_a_click_means_the_same_as_without_it(hands: Hands, tool: DP
     assert seen_and_skipped(tool.page) == (2, 1), "Space skips, and does not press the button that was clicked"
 
 
+CLICKS = [(part, key) for part in ("prompt_box", "hint_label", "middle") for key in ("<Left>", "<space>", "<Up>")]
+
+
 @pytest.mark.gui
-@pytest.mark.parametrize("key", ["<Left>", "<space>", "<Up>"])
-@pytest.mark.parametrize("part", ["prompt_box", "hint_label", "middle"])
+@pytest.mark.parametrize(
+    ("part", "key"), usual(CLICKS, ("prompt_box", "<Left>"), ("hint_label", "<space>"), ("middle", "<Up>"))
+)
 def test_keys_still_answer_after_a_click_next_to_the_buttons(
     part: str, key: str, hands: Hands, tool: DPOCurationWindow
 ) -> None:

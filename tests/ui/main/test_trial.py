@@ -12,6 +12,7 @@ from modules.util.files.user_folder import FOLDER_VARIABLE
 from tests.trainer.builders import write_config
 
 
+@pytest.mark.usefixtures("forked_trainer")
 def test_three_steps_of_the_real_trainer_are_measured_and_nothing_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,12 +10,20 @@ import pytest
 from modules.util.config.load import load_config
 from modules.util.config.TrainConfig import TrainConfig
 from tests.ui.main.drivers import Hands
+from tests.usual import usual
 
 pytestmark = pytest.mark.gui
 
 
-@pytest.mark.parametrize("answer", ["Save", "Discard", "Cancel"])
-@pytest.mark.parametrize("way", ["open", "drop", "import", "preset"])
+WAYS = ("open", "drop", "import", "preset")
+ANSWERS = ("Save", "Discard", "Cancel")
+CASES = [(way, answer) for way in WAYS for answer in ANSWERS]
+
+
+@pytest.mark.parametrize(
+    ("way", "answer"),
+    usual(CASES, ("open", "Cancel"), ("drop", "Save"), ("drop", "Discard"), ("import", "Cancel"), ("preset", "Cancel")),
+)
 def test_unsaved_changes_are_replaced_by_a_file_only_after_a_question(
     hands: Hands, tmp_path: Path, way: str, answer: str
 ) -> None:

@@ -20,6 +20,7 @@ from modules.ui.widgets.theme import DARK, LIGHT
 from modules.ui.widgets.tk_support import bind_own
 from tests.ui.main.conftest import OpenWindow
 from tests.ui.main.drivers import Hands
+from tests.usual import usual
 
 SHOTS = os.environ.get("TASTEMAKER_SHOTS")
 pytestmark = pytest.mark.gui
@@ -50,7 +51,7 @@ def cropped(window: tk.Misc) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("scale", [75, 100, 150, 200])
+@pytest.mark.parametrize("scale", usual([75, 100, 150, 200], 200))
 def test_nothing_is_cropped_on_a_small_screen(open_window: OpenWindow, scale: int) -> None:
     hands = open_window(memory=WindowMemory(geometry="1280x690+0+0", scale=scale, appearance="Dark"))
     hands.window.state_.set_values({"rlhf_enabled": True, "rlhf_dpo_validation": True}, "more rows")
@@ -62,6 +63,7 @@ def test_nothing_is_cropped_on_a_small_screen(open_window: OpenWindow, scale: in
             hands.picture(Path(SHOTS) / f"{page.key}-{scale}.png")
 
 
+@pytest.mark.slow
 def test_a_large_scale_keeps_its_room_however_small_the_window_is_made(open_window: OpenWindow) -> None:
     hands = open_window(memory=WindowMemory(geometry="760x480+0+0"))
     hands.wait(lambda: (hands.window.winfo_width(), hands.window.winfo_height()) == (760, 480))
@@ -75,6 +77,7 @@ def test_a_large_scale_keeps_its_room_however_small_the_window_is_made(open_wind
     hands.wait(lambda: offer.winfo_height() < middle.winfo_height() / 3, "the demo leaves the page no room")
 
 
+@pytest.mark.slow
 def test_tab_goes_through_the_buttons_of_a_dialog_as_they_are_drawn(open_window: OpenWindow) -> None:
     hands = open_window()
     hands.window.open_view()
@@ -161,6 +164,7 @@ def test_the_view_window_by_keys(hands: Hands, key: str, scale: int) -> None:
     assert hands.window.memory.scale == scale
 
 
+@pytest.mark.slow
 def test_the_view_window_changes_appearance_and_size_on_ok(hands: Hands) -> None:
     hands.window.open_view()
     hands.rest()
@@ -183,6 +187,7 @@ def test_the_view_window_changes_appearance_and_size_on_ok(hands: Hands) -> None
     assert hands.dialogs() == []
 
 
+@pytest.mark.slow
 def test_events_of_what_is_in_the_window_are_not_its_own(hands: Hands) -> None:
     heard: list[tk.Misc] = []
     bind_own(hands.window, "<Configure>", lambda event: heard.append(event.widget))
@@ -194,6 +199,7 @@ def test_events_of_what_is_in_the_window_are_not_its_own(hands: Hands) -> None:
     assert set(heard) == {hands.window}
 
 
+@pytest.mark.slow
 def test_the_place_of_the_window_is_remembered(open_window: OpenWindow) -> None:
     first = open_window()
     tk.Tk.wm_geometry(first.window, "900x600+60+40")
@@ -204,6 +210,7 @@ def test_the_place_of_the_window_is_remembered(open_window: OpenWindow) -> None:
     second.wait(lambda: (second.window.winfo_width(), second.window.winfo_height()) == (900, 600))
 
 
+@pytest.mark.slow
 def test_a_window_that_was_never_moved_opens_at_the_same_place_again(open_window: OpenWindow) -> None:
     places = []
     for memory in (WindowMemory(), None, None):
@@ -272,7 +279,7 @@ def test_colours_can_be_read() -> None:
         assert (bright + 0.05) / (dim + 0.05) >= 4.5
 
 
-@pytest.mark.parametrize("scale", [100, 150, 200])
+@pytest.mark.parametrize("scale", usual([100, 150, 200], 200))
 @pytest.mark.parametrize("width", [760, 1240])
 def test_the_hint_of_the_search_is_never_cut(open_window: OpenWindow, scale: int, width: int) -> None:
     geometry = f"{width}x680+10+10"

@@ -15,6 +15,7 @@ from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import TrainingMethod
 from modules.util.enum.ModelType import ModelType
 from modules.util.enum.RLHFMode import RLHFMode
+from tests.usual import usual
 
 FOLDER = Path(__file__).resolve().parents[3] / "training_presets"
 PRESETS = sorted(FOLDER.glob("**/#?*.json"))
@@ -49,7 +50,15 @@ def test_presets_for_models_that_predict_velocity() -> None:
         assert config.force_v_prediction and config.rescale_noise_scheduler_to_zero_terminal_snr
 
 
-@pytest.mark.parametrize("path", PRESETS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+USUAL = [
+    path
+    for number, path in enumerate(PRESETS)
+    if number % 5 == 0 or path.parent != PRESETS[number - 1].parent
+]
+"""The first preset of every folder and every fifth of all; who changes presets runs the slow tests of this folder."""
+
+
+@pytest.mark.parametrize("path", usual(PRESETS, *USUAL), ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_a_preset_is_right_and_sets_nothing_that_is_not_applied(path: Path) -> None:
     config = loaded(path)
     assert not find_problems(config).errors
@@ -157,7 +166,9 @@ EXAMPLES: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in PRESETS if p.parent != FOLDER], ids=lambda path: f"{path.parent.name}-{path.stem}"
+    "path",
+    usual([p for p in PRESETS if p.parent != FOLDER], *(p for p in USUAL if p.parent != FOLDER)),
+    ids=lambda path: f"{path.parent.name}-{path.stem}",
 )
 def test_a_preset_starts_with_the_values_of_the_table(path: Path) -> None:
     config, table = loaded(path), usual_values()

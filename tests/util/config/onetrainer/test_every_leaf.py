@@ -14,6 +14,7 @@ from modules.util.config.foreign.Notes import MOST_CHARACTERS
 from modules.util.config.onetrainer.idle import WITHOUT_MEANING
 from modules.util.errors import UserError
 from modules.util.program_files import RESOURCES
+from tests.usual import usual
 from tests.util.config.onetrainer.reading import import_onetrainer
 
 DEFAULTS = json.loads((RESOURCES / "onetrainer" / "defaults.json").read_text())
@@ -170,9 +171,23 @@ def meaningless(place: str) -> bool:
     return name == "attention_mask" and part != "transformer"
 
 
-@pytest.mark.parametrize(
-    "part", ["settings", *(k for k, v in DEFAULTS["train"].items() if isinstance(v, dict) and v)]
-)
+PARTS = ["settings", *(k for k, v in DEFAULTS["train"].items() if isinstance(v, dict) and v)]
+# the other parts have the same settings
+USUAL = [
+    "settings",
+    "unet",
+    "transformer",
+    "text_encoder",
+    "text_encoder_4",
+    "vae",
+    "quantization",
+    "embedding",
+    "optimizer",
+    "secrets",
+]
+
+
+@pytest.mark.parametrize("part", usual(PARTS, *USUAL))
 def test_no_setting_of_a_config_is_dropped_in_silence(part: str, tmp_path: Path) -> None:
     given = {
         k: v

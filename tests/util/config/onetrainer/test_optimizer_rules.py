@@ -15,6 +15,7 @@ from modules.util.config.foreign.Notes import Note
 from modules.util.config.load import check_config
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import Optimizer
+from tests.usual import usual
 from tests.util.config.onetrainer.optimizer_numbers import NUMBERS
 from tests.util.config.onetrainer.reading import import_onetrainer
 
@@ -31,7 +32,7 @@ def imported(folder: Path, name: str, **numbers: Any) -> tuple[TrainConfig, list
     return config, [note for note in notes if note.place.startswith("optimizer")]
 
 
-@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("name", usual(NUMBERS, *list(NUMBERS)[::3]))
 def test_what_the_window_fills_in_changes_only_what_is_named(tmp_path: Path, name: str) -> None:
     config, notes = imported(tmp_path, name)
     changed = [note.place for note in notes if note.changes_weights]

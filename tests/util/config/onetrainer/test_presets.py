@@ -14,6 +14,7 @@ from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.ModelType import ModelType
 from modules.util.errors import UserError
 from scripts import import_config as script
+from tests.usual import usual
 from tests.util.config.onetrainer.presets import PRESETS
 
 EXPLAINED = {
@@ -33,7 +34,10 @@ def write(folder: Path, name: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", [name for name in PRESETS if offered(name)])
+OFFERED = [name for name in PRESETS if offered(name)]
+
+
+@pytest.mark.parametrize("name", usual(OFFERED, *OFFERED[::3]))
 def test_a_preset_of_a_family_that_is_trained(name: str, tmp_path: Path) -> None:
     data, source, target = PRESETS[name], write(tmp_path, name), tmp_path / "ours.json"
     imported = import_file(source)
