@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -130,18 +130,22 @@ def import_marks(
         "likes": liked,
         "dislikes": len(found.marks) - liked,
         "without_prompt": found.without_prompt,
-        "warnings": list(_import_warnings(count)),
+        "warnings": _import_warnings(count),
     }
 
 
-def _import_warnings(count: ImportCount) -> Iterator[str]:
+def _import_warnings(count: ImportCount) -> list[str]:
+    made = []
     if count.contradictory:
-        pairs = counted(count.contradictory, "pair")
-        yield f"{pairs} left out: the same two images also occur the other way round"
+        made.append(
+            f"{counted(count.contradictory, 'pair')} left out: the same two images also occur the other way round"
+        )
     if count.identical:
-        yield f"{counted(count.identical, 'pair')} left out: both sides are the same image"
+        made.append(f"{counted(count.identical, 'pair')} left out: both sides are the same image")
     if count.left_out:
-        yield f"{counted(count.left_out, 'row')} left out:\n{list_offenders(count.faults)}"
+        rows = counted(count.left_out, "row")
+        made.append(f"{rows} left out:\n{list_offenders(count.faults)}")
+    return made
 
 
 def export_folder(output_dir: Path, target: Path, kind: str) -> Json:
