@@ -107,10 +107,10 @@ class Remote(Generator):
         check_adapter(file)
         if alters_strength(file):
             raise DataError(
-                f"{self.WHAT} would use the adapter {shown(file)} with a wrong strength: it does not read "
+                f"{self.WHAT} would use the adapter {shown(file)} at the wrong strength: it does not read "
                 f"{PEFT_CONFIG} next to it",
                 "--adapter",
-                "scripts/convert_model.py adapter FILE NEW --to KOHYA_LORA writes a file with its strength: use that",
+                "use the file that scripts/convert_model.py adapter FILE NEW --to KOHYA_LORA --family FAMILY writes",
             )
         stem = f"tastemaker-{hashlib.sha256(file.read_bytes()).hexdigest()[:16]}"
         found = _named(stem, offer.adapters)

@@ -247,8 +247,9 @@ def wait_for(
             ended.set()
             dialog.destroy()
 
-    result.add_done_callback(lambda _result: ui.pump.post(close))
     dialog.present(button)
+    # not before: a window that closes while it appears is an error
+    result.add_done_callback(lambda _result: ui.pump.post(close))
     ui.root.wait_window(dialog)
     if ended.is_set():
         return result.result()

@@ -399,6 +399,8 @@ def _described(fields: Fields) -> Iterator[Found]:
     """Read ``Description`` and ``Comment``: NovelAI puts the prompt into the first, the rest as JSON into the
     second.
     """
+    if not fields.places.keys() & {"Description", "Comment"}:
+        return  # the name of the software alone says nothing, and a fault in it must not be the reason
     description = next(fields.texts("Description"), "")
     software = next(fields.texts("Software"), "")
     for text in fields.texts("Comment"):

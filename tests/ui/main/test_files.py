@@ -380,6 +380,24 @@ def test_an_import_that_fails_late_says_why(
     assert not hands.window.state_.is_modified()
 
 
+def test_an_import_that_ends_while_its_dialog_appears_is_kept(
+    hands: Hands, slow_captions: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, read = slow_captions
+    appear = tk.Toplevel.wait_visibility
+
+    def slowly(window: tk.Toplevel, *given: tk.Misc) -> None:
+        appear(window, *given)
+        hands.wait(lambda: len(read) == 200)
+        hands.rest(0.2)
+
+    with monkeypatch.context() as slow_desktop:
+        slow_desktop.setattr(tk.Toplevel, "wait_visibility", slowly)
+        assert hands.window.files.import_from(source)
+    assert hands.window.state_.config.concepts[0].path == str(source.with_name("images"))
+    hands.dialog().destroy()
+
+
 def _answer(hands: Hands, text: str) -> None:
     window = hands.dialog()
     hands.wait(lambda: window.focus_get() is not None and window.focus_get().winfo_class() == "TEntry")

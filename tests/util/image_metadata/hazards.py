@@ -152,6 +152,7 @@ HAZARDS = (
         "many_bombs.png", f.png(*[f.ztext("parameters", f.bomb(1 << 24), True)] * 100), Reason.TEXT_TOO_LARGE
     ),
     Hazard("broken_ztxt.png", f.png(f.ztext("parameters", b"not zlib", True)), Reason.BAD_TEXT),
+    Hazard("broken_software.png", f.png(f.ztext("Software", b"not zlib", True)), Reason.NO_PROMPT),
     Hazard("cut_ztxt.png", f.png(f.ztext("parameters", f.bomb(1 << 20)[:40], True)), Reason.BAD_TEXT),
     Hazard("thousands_of_chunks.png", f.png(*[f.text(f"k{i}", "x") for i in range(20000)]), Reason.NO_PROMPT),
     Hazard(
