@@ -157,10 +157,11 @@ def test_stopped_between_two_votes_nothing_is_lost(tmp_path: Path) -> None:
     folder = tmp_path / "parts"
     config = person(folder, rlhf_rollout_steps=2)
 
+    before = Votes()
     with voter(run_of(folder), most=3) as kept:
         stopper = threading.Thread(target=lambda: _stop_when(lambda: len(kept) == 3))
         stopper.start()
-        stopped = run_here(config, callback=Votes())
+        stopped = run_here(config, callback=before)
         stopper.join()
     assert stopped.progress.global_step == 2
     heard = Votes()
@@ -168,7 +169,9 @@ def test_stopped_between_two_votes_nothing_is_lost(tmp_path: Path) -> None:
         run_here(config, "continue_last_backup=true", callback=heard)
     # the third vote is not asked for again
     assert len(rest) == 1 and not set(rest) & set(kept)
-    assert [key for key, _, _ in heard.wanted] == rest
+    # the fourth may have been asked for right before the stop
+    asked, again = ({key for key, _, _ in one.wanted} for one in (before, heard))
+    assert again <= set(rest) <= asked | again
     assert same_weights(tmp_path / "whole" / "out.safetensors", folder / "out.safetensors")
 
 
