@@ -73,7 +73,7 @@ def family_of_base(name: str, hints: Collection[str | None], field: str, given: 
     raise UnsupportedError(
         f"nothing identifies the family of {show(name)}",
         field,
-        "name it with --family STABLE_DIFFUSION_XL_10_BASE",
+        "import it with scripts/import_config.py FILE TARGET --family FAMILY, such as STABLE_DIFFUSION_XL_10_BASE",
     )
 
 
