@@ -244,7 +244,7 @@ def _listed_images(path: str, folder: str, place: str, first: bool, notes: Notes
 def _note_lines(several: int, place: str, notes: Notes) -> None:
     if several:
         captions = counted(several, "caption has", "captions have")
-        notes.say(place, f"{captions} several lines: here each is an alternative, but kohya uses only the first")
+        notes.say(place, f"{captions} several lines: alternatives here, but kohya uses only the first")
 
 
 def _with_lines(folder: Path, extension: str, proceed: Callable[[], object]) -> int:
