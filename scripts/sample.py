@@ -402,9 +402,8 @@ def load(options: argparse.Namespace, setup: BaseModelSetup, dtype: torch.dtype)
             quantize(model.module(part), kind.value, dtype)
     model.prompt_chunks = options.max_prompt_chunks if setup.spec.chunks_prompts else 1
     model.prompt_weighting = options.prompt_weighting
+    training.read_as_told(model, reading)
     model.layer_skips = skipped_layers(options, setup, model)
-    model.prompt_length = training.prompt_length(model, reading)
-    model.masks_padding = training.masks_padding(model, reading)
     return model
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from modules.accelerator.base import ACCELERATORS, Accelerator, Params
-from modules.util.errors import ConfigError, UserError, UserErrors
+from modules.util.config.faults import raise_all
+from modules.util.errors import ConfigError, UserError
 
 Paradigm = Literal["coupled", "decoupled", "offline"]
 """``coupled``: the loss uses log-probabilities of the rollout (GRPO, GSPO); ``decoupled``: only its images
@@ -19,6 +20,7 @@ Paradigm = Literal["coupled", "decoupled", "offline"]
 PARADIGMS: tuple[Paradigm, ...] = ("coupled", "decoupled", "offline")
 SLOTS = ("shared", "rollout")
 SECTION = "acceleration"
+_REFUSED = "The acceleration settings cannot be used:"
 
 REMOVED = {
     "cache_dit": "use diffusers_cache: cache_dit never engages when the denoiser is called directly",
@@ -109,15 +111,8 @@ def parse_slots(value: Mapping[str, Any] | None) -> Slots:
         found = list(_slot(value.get(slot), slot))
         entries[slot] = tuple(one for one in found if isinstance(one, Entry))
         errors += [one for one in found if isinstance(one, UserError)]
-    _raise(errors)
+    raise_all(errors, _REFUSED)
     return Slots(**entries)
-
-
-def _raise(errors: list[UserError]) -> None:
-    if len(errors) == 1:
-        raise errors[0]
-    if errors:
-        raise UserErrors(errors, "The acceleration settings cannot be used:")
 
 
 def _build(entry: Entry) -> Accelerator:
@@ -191,7 +186,7 @@ def check_slots(
                 errors.append(_swapping(entry))
             getattr(checked, slot).append(one)
             checked.warnings += one.advice(num_inference_steps)
-    _raise(errors)
+    raise_all(errors, _REFUSED)
     checked.warnings += _remarks(slots, checked, paradigm)
     return checked
 

@@ -17,7 +17,7 @@ from modules.adapter.AdapterFile import AdapterFile
 from modules.adapter.reading import read_adapter
 from modules.model.gguf_layers import GgufLinear
 from modules.model.Model import Model
-from modules.util.errors import UnsupportedError, UserError
+from modules.util.errors import UnsupportedError, UserError, blamed_on
 
 FIELD = "training_adapter.model_name"
 
@@ -46,12 +46,9 @@ class TrainingAdapter:
         Raises:
             UserError: the file is damaged, of another family, or not a LoRA of linear layers of the denoiser.
         """
-        try:
+        with blamed_on(FIELD):
             file = read_adapter(path, model)
             _check(file, model)
-        except UserError as error:
-            error.field = FIELD
-            raise
         with path.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256")
         # settings that decide the strength are part of the adapter

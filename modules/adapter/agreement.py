@@ -11,7 +11,8 @@ from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.layers import by_pattern
 from modules.adapter.PeftAdapter import targets
 from modules.model.Model import Model
-from modules.util.errors import ConfigError, UserError, UserErrors, list_offenders
+from modules.util.config.faults import raise_all
+from modules.util.errors import ConfigError, UserError, list_offenders
 
 AXIS = "lora_decompose_output_axis"
 _SHOWN = 5
@@ -46,10 +47,7 @@ def check_agreement(
     root = 0.5 if options.rank_stabilized else 0.0
     alphas = {name: layer.alpha / ranks[name] ** root for name, layer in layers.items()}
     faults += _of_pattern("lora_alpha_pattern", options.alpha_pattern, options.regex, alphas, has_rank)
-    if len(faults) == 1:
-        raise faults[0]
-    if faults:
-        raise UserErrors(faults)
+    raise_all(faults)
 
 
 def _of_kind(options: AdapterOptions, source: AdapterFile, given: Collection[str]) -> Iterator[UserError]:

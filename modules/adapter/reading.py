@@ -17,7 +17,7 @@ from modules.adapter.fusion import ROWS, SPLITTABLE, LayerAdapter, split_rows, s
 from modules.adapter.magnitudes import of_inputs
 from modules.adapter.names import Place, Spelled, spellings, split_key
 from modules.model.Model import Model
-from modules.util.errors import DataError, UnsupportedError, UserError, list_offenders
+from modules.util.errors import DataError, UnsupportedError, blamed_on, list_offenders
 from modules.util.jsonio import parse_json
 from modules.util.tensors import peft_config
 from modules.util.tensors.peft_config import PeftConfig
@@ -353,11 +353,8 @@ def _peft_settings(
     if tells or not (of_peft or Path(source).name == peft_config.START):
         return None, ()
     path = peft_config.config_next_to(source)
-    try:
+    with blamed_on(FIELD):
         settings = None if path is None else peft_config.read_peft_config(path, kind)
-    except UserError as error:
-        error.field = FIELD
-        raise
     if settings is not None:
         return settings, (settings.note,)
     if not of_peft or kind == "OFT_2":

@@ -18,7 +18,7 @@ from modules.modelSetup import training
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.spec.FamilySpec import FamilySpec
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.errors import UserError, list_offenders
+from modules.util.errors import UserError, blamed_on, list_offenders
 from modules.util.files.model_index import index_file
 from modules.weights.loading import find_source
 
@@ -50,7 +50,7 @@ class SampleDenoiser:
             UserError: not there, damaged, of another family or of another size.
         """
         opened = partial(_opened, setup, config, config.base_model_name, config.sample_model_name)
-        with _blamed(), torch.random.fork_rng(devices=[]):
+        with blamed_on(FIELD), torch.random.fork_rng(devices=[]):
             # a run draws the same numbers with and without it
             loaded = opened(replace(training.part_dtypes(config, setup.spec), variant=""))
             training.check_weights(loaded)
@@ -70,7 +70,7 @@ class SampleDenoiser:
             places: the base model and this one: folders or files.
             weights: refuse a folder that has configs only, as loading does.
         """
-        with _blamed():
+        with blamed_on(FIELD):
             loaded = _opened(setup, config, *places, PartDtypes(lazy=True, configs_only=not weights))
             _check_alike(loaded, model)
         return cls(loaded)
@@ -128,7 +128,7 @@ def find_sample_model(name: str, spec: FamilySpec) -> None:
     Raises:
         UserError: it is not there.
     """
-    with _blamed():
+    with blamed_on(FIELD):
         _whole(name, spec)
 
 
@@ -145,15 +145,6 @@ def _opened(setup: BaseModelSetup, config: TrainConfig, base: str, name: str, dt
     if _whole(name, setup.spec):
         return setup.load(name, dtypes, [denoiser], options)
     return setup.load(base, dtypes, [denoiser], options, {denoiser: name})
-
-
-@contextmanager
-def _blamed() -> Iterator[None]:
-    try:
-        yield
-    except UserError as error:
-        error.field = FIELD
-        raise
 
 
 def _check_alike(loaded: Model, model: Model) -> None:

@@ -34,7 +34,7 @@ from modules.model.weight_files import checkpoint_entries, open_weights
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import MODEL_SETUPS, create_model_setup
 from modules.util.display import counted
-from modules.util.errors import ConfigError, DataError, UnsupportedError, UserError
+from modules.util.errors import ConfigError, DataError, UnsupportedError, UserError, blamed_on
 from modules.util.files.result_file import check_result_folder
 from modules.util.jsonio import atomic_path
 from modules.util.owned_files import TEMPORARY, Owned
@@ -112,11 +112,8 @@ def layers_of(setup: BaseModelSetup, base: Path | None) -> Model:
     file = open_weights(base, "--base")
     encoders = spec.of_kind("text_encoder")
     there = [part.name for part in encoders if tensors_of_part(file, spec, part, alone=False)]
-    try:
+    with blamed_on("--base"):
         return setup.load(str(base), PartDtypes(lazy=True), {spec.denoiser, *there})
-    except UserError as error:
-        error.field = "--base"
-        raise
 
 
 def convert_adapter(

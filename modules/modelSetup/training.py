@@ -119,22 +119,14 @@ def read_as_told(model: Model, config: TrainConfig) -> None:
     """Set how prompts are read.
 
     Raises:
-        ConfigError: an encoder does not support it.
+        ConfigError: an encoder has fewer layers than are skipped, or its tokenizer reads fewer tokens.
     """
-    model.layer_skips = layer_skips(model, config)
-    model.prompt_length = prompt_length(model, config)
-    model.masks_padding = masks_padding(model, config)
-
-
-def prompt_length(model: Model, config: TrainConfig) -> int:
-    """Number of tokens read of a prompt, if it is not the usual number; else 0.
-
-    Raises:
-        ConfigError: the tokenizer reads fewer.
-    """
+    skips = {name: getattr(config, name).layer_skip for name in model.spec.skips_layers_of}
+    model.layer_skips = checked_skips(model, skips, "{}.layer_skip")
     name = model.spec.length_of
     length = getattr(config, name).sequence_length if name else None
-    return checked_length(model, length, f"{name}.sequence_length")
+    model.prompt_length = checked_length(model, length, f"{name}.sequence_length")
+    model.masks_padding = hides_padding(model, config.transformer.attention_mask)
 
 
 def checked_length(model: Model, length: int | None, field: str) -> int:
@@ -160,13 +152,6 @@ def checked_length(model: Model, length: int | None, field: str) -> int:
     return int(length)
 
 
-def masks_padding(model: Model, config: TrainConfig) -> bool | None:
-    """Return whether padding is hidden from the denoiser, if that differs from the default."""
-    if model.spec.denoiser != "transformer":
-        return None
-    return hides_padding(model, config.transformer.attention_mask)
-
-
 def hides_padding(model: Model, asked: PaddingMask) -> bool | None:
     """Return whether padding is hidden from the denoiser; ``None`` if that is the default, or if there is none.
     """
@@ -174,16 +159,6 @@ def hides_padding(model: Model, asked: PaddingMask) -> bool | None:
     if usual == "none" or asked.value.lower() in ("family", usual):
         return None
     return asked is PaddingMask.MASKED
-
-
-def layer_skips(model: Model, config: TrainConfig) -> dict[str, int]:
-    """Return the number of skipped layers of each text encoder.
-
-    Raises:
-        ConfigError: an encoder does not have that many layers.
-    """
-    told = {name: getattr(config, name).layer_skip for name in model.spec.skips_layers_of}
-    return checked_skips(model, told, "{}.layer_skip")
 
 
 def checked_skips(model: Model, told: Mapping[str, int], field: str) -> dict[str, int]:

@@ -10,11 +10,12 @@ from typing import Any
 
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.ConceptConfig import ConceptConfig, ConceptTextConfig, names_tag_file
+from modules.util.config.faults import raise_all
 from modules.util.config.remote.RemoteConfig import RemoteConfig
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.display import counted
 from modules.util.enum.choices import MaskSource, PairMasks, PromptSource
-from modules.util.errors import UserError, UserErrors, list_offenders, refused_as
+from modules.util.errors import UserError, list_offenders, refused_as
 from modules.util.files.caption_list import is_absolute, names_below, read_entries
 from modules.util.files.hub_names import HUB_NAME, file_on_hub
 from modules.util.files.user_path import user_path
@@ -146,8 +147,7 @@ def pack(config: TrainConfig, directory: str, run: str, there: Mapping[str, str]
                 if _is_read(made, place):
                     faults.append(error)
     faults += [UserError("is not a setting of this run that names a file", name) for name in given]
-    if faults:
-        raise faults[0] if len(faults) == 1 else UserErrors(faults)
+    raise_all(faults)
     made.workspace_dir = str(root / "runs" / run)
     made.cache_dir = str(root / "cache")
     made.output_model_destination = str(

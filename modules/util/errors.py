@@ -82,6 +82,16 @@ def refused_as(
         raise kind(f"{message}: {error.strerror or error}", field, hint) from error
 
 
+@contextmanager
+def blamed_on(field: str) -> Iterator[None]:
+    """Let the errors of the block name this field, which decides what the block works on."""
+    try:
+        yield
+    except UserError as error:
+        error.field = field
+        raise
+
+
 def first_line(error: BaseException) -> str:
     """The first line of what an error says, or its kind if it says nothing."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

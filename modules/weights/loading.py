@@ -388,7 +388,10 @@ def load_module(place: Path, part: PartSpec, dtypes: PartDtypes) -> nn.Module:
     Raises:
         UserError: the part is unreadable, or its weights do not match its config.
     """
-    _quiet_progress_bars()
+    from transformers.utils import logging as library_logging
+
+    # loading bars take a second or less and only clutter the log
+    library_logging.disable_progress_bar()
     files = files_to_read(place, part, dtypes, tell=True)
     config = read_json(place / "config.json", "model config")
     if isinstance(config, dict):
@@ -396,7 +399,7 @@ def load_module(place: Path, part: PartSpec, dtypes: PartDtypes) -> nn.Module:
     with blaming_half(files, dtypes.variant):
         check_shards(files)
         if isinstance(config, dict):
-            check_layers(config, lambda: _count_tensors(files), place)
+            check_layers(config, lambda: sum(len(open_weights(path, FIELD).shapes) for path in files), place)
         keyword = "dtype" if part.of_transformers else "torch_dtype"
         module = _filled(part_class(part).from_pretrained, place, files, {keyword: dtypes.of(part.name)})
     if files:
@@ -417,8 +420,10 @@ def _filled(
     from_pretrained: Callable[..., Any], place: Path, files: Sequence[Path], types: Mapping[str, torch.dtype]
 ) -> nn.Module:
     """The part in a folder with the weights of some of its files."""
+    from safetensors import SafetensorError
+
     folder, part = place.parent, place.name
-    expected: tuple[type[Exception], ...] = (MemoryError, OSError, *config_errors(), _safetensor_error())
+    expected: tuple[type[Exception], ...] = (MemoryError, OSError, *config_errors(), SafetensorError)
     try:
         module, info = from_pretrained(
             str(place),
@@ -501,11 +506,6 @@ def refuse_unread(names: Iterable[str], own: Iterable[str], place: Path) -> None
         )
 
 
-def _count_tensors(files: Sequence[Path]) -> int:
-    """Number of tensors in the files of a part."""
-    return sum(len(open_weights(path, FIELD).shapes) for path in files)
-
-
 def load_parts(folder: Path, spec: FamilySpec, wanted: Sequence[str], dtypes: PartDtypes) -> dict[str, Any]:
     """The wanted parts of a diffusers folder, by name: modules, tokenizers, scheduler configs as ``dict``.
 
@@ -564,24 +564,11 @@ def load_tokenizer(kind: Any, place: Path, **options: str) -> Any:
         ) from error
 
 
-def _quiet_progress_bars() -> None:
-    """Disable loading bars, which take a second or less and only clutter the log."""
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-
-
 def config_errors() -> tuple[type[Exception], ...]:
     """The errors of the libraries about values in a config that no part can be made of."""
     from huggingface_hub.errors import StrictDataclassError
 
     return (TypeError, ValueError, LookupError, ArithmeticError, RuntimeError, AttributeError, StrictDataclassError)
-
-
-def _safetensor_error() -> type[Exception]:
-    from safetensors import SafetensorError
-
-    return SafetensorError
 
 
 def read_scheduler_config(folder: Path) -> dict[str, Any]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from modules.model.lazy_modules import make_lazy
 from modules.model.text.clip_vocabulary import make_clip_tokenizer
 from modules.model.weight_files import SCALES, WeightFile, open_weights
 from modules.spec.FamilySpec import FamilySpec, PartSpec
-from modules.util.errors import UserError, list_offenders
+from modules.util.errors import UserError, blamed_on, list_offenders
 from modules.util.files.model_index import index_file
 from modules.util.jsonio import read_json
 from modules.util.published_models import known_shift, shift_of
@@ -106,7 +105,7 @@ def find_sources(
     place = find_source(base, spec, rest, configs=tuple(named), variant=variant)
     found: dict[str, Path] = {}
     for part, name in named.items():
-        with _blamed(field_of(part)):
+        with blamed_on(field_of(part)):
             found[part] = find_source(name, spec, [part], alone=True)
     return Sources(place, found | _tokenizers_apart(found, spec, wanted))
 
@@ -127,16 +126,6 @@ def _tokenizers_apart(found: Mapping[str, Path], spec: FamilySpec, wanted: Seque
     return made
 
 
-@contextmanager
-def _blamed(field: str) -> Iterator[None]:
-    """Attribute errors to the field that names the source."""
-    try:
-        yield
-    except UserError as error:
-        error.field = field
-        raise
-
-
 def load_overrides(sources: Sources, spec: FamilySpec, dtypes: PartDtypes) -> dict[str, Any]:
     """Load the parts that have a source of their own.
 
@@ -149,7 +138,7 @@ def load_overrides(sources: Sources, spec: FamilySpec, dtypes: PartDtypes) -> di
     loaded: dict[str, Any] = {}
     for name, path in sources.parts.items():
         part = spec.part(name)
-        with _blamed(field_of(_encoder_of(part) or name)):
+        with blamed_on(field_of(_encoder_of(part) or name)):
             if part.kind == "tokenizer":
                 loaded[name] = load_tokenizer(part_class(part), path)
             else:
@@ -168,7 +157,7 @@ def scheduler_from_denoiser(
     if path is None or not path.is_file() or spec.prediction == "flow":
         return dict(scheduler)
     field = field_of(spec.denoiser)
-    with _blamed(field):
+    with blamed_on(field):
         return _marked(open_weights(path, field), scheduler)
 
 
@@ -359,7 +348,7 @@ def load_whole_file(
     loaded: dict[str, Any] = {}
     missing: list[str] = []
     refuse_other_kinds(file.path, file.shapes, FIELD, spec, spec.denoiser if spec.denoiser in wanted else "")
-    with _blamed(FIELD):
+    with blamed_on(FIELD):
         for part in (part for part in spec.parts if part.name in wanted):
             made: Any
             if part.kind == "scheduler":

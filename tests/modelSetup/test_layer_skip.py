@@ -65,7 +65,7 @@ def test_more_layers_than_there_are_and_other_families_are_refused() -> None:
     model = tiny_model()
     config = read_config({"__version": 1, "text_encoder": {"layer_skip": 2}})
     with pytest.raises(ConfigError, match="2 layers") as caught:
-        training.layer_skips(model, config)
+        training.read_as_told(model, config)
     assert caught.value.field == "text_encoder.layer_skip"
     for family, part in (("FLUX_DEV_1", "text_encoder"), ("SANA", "text_encoder")):
         values = {"__version": 1, "model_type": family, part: {"layer_skip": 1}}

@@ -108,7 +108,7 @@ def test_padding_that_is_usually_hidden_can_be_seen(key: str) -> None:
     assert not bool(usual["mask_BL"].all())
     assert bool(seen["mask_BL"].all())
     assert torch.equal(seen["hidden_BLE"], usual["hidden_BLE"])
-    assert training.masks_padding(told(key, model, mask="MASKED"), TrainConfig()) is None
+    assert told(key, model, mask="MASKED").masks_padding is None
 
 
 def test_what_an_encoder_cannot_read_is_refused() -> None:

@@ -61,14 +61,11 @@ class MaskCells(Node):
         return {"cells": self._cells(item, transform, ignored), "ignored": ignored}
 
     def _cells(self, item: Item, transform: Transform, ignored: bool) -> Levels:
+        cells = None if ignored else self.kept(item, transform)
+        if cells is not None:
+            return cells
         height, width = transform.size
-        key = None if ignored else self.key(item, transform)
-        if key is None:
-            return np.ones((height // self._factor, width // self._factor), dtype=np.float32)
-        if self._cache is None:
-            return self.make(item, transform)
-        kept: Levels = self._cache.get(key)["mask"].numpy()
-        return kept
+        return np.ones((height // self._factor, width // self._factor), dtype=np.float32)
 
     def key(self, item: Item, transform: Transform) -> str | None:
         """Digest of the mask's content and transform; ``None`` for an image without a mask."""
@@ -101,7 +98,7 @@ class MaskCells(Node):
         return made
 
     def kept(self, item: Item, transform: Transform) -> Levels | None:
-        """The cached cells of an image; ``None`` without a mask or cache entry."""
+        """The cells of an image, from the cache if they are there; ``None`` without a mask."""
         key = self.key(item, transform)
         if key is None:
             return None

@@ -15,8 +15,9 @@ from modules.pipeline.nodes.masks import HALF, CellMask
 from modules.pipeline.nodes.sources import same_aspect
 from modules.pipeline.nodes.transforms import Transform, apply_transform
 from modules.spec.FamilySpec import FamilySpec
+from modules.trainer.evaluate.sample_sources import size_of
 from modules.util.config.SampleConfig import FilledSample, SampleConfig
-from modules.util.errors import ConfigError, DataError
+from modules.util.errors import ConfigError
 
 IMAGE, MASK = "samples.base_image_path", "samples.mask_image_path"
 
@@ -42,7 +43,7 @@ def check_painting(spec: FamilySpec, samples: Sequence[SampleConfig]) -> None:
             there, missing = (image, MASK) if image else (mask, IMAGE)
             what = "its mask" if image else "the image it belongs to"
             raise ConfigError(f"{there}: {what} is missing", missing, "set both fields, or clear both")
-        sizes = [_size(Path(image), IMAGE), _size(Path(mask), MASK)]
+        sizes = [size_of(Path(image), IMAGE), size_of(Path(mask), MASK)]
         if not same_aspect(*sizes):
             shapes = " and ".join(f"{width}x{height}" for width, height in sizes)
             raise ConfigError(
@@ -50,13 +51,6 @@ def check_painting(spec: FamilySpec, samples: Sequence[SampleConfig]) -> None:
                 MASK,
                 "draw the mask over the image itself",
             )
-
-
-def _size(path: Path, field: str) -> tuple[int, int]:
-    try:
-        return read_size(path)
-    except DataError as error:
-        raise ConfigError(error.message, field, "choose another image") from error
 
 
 def painting(sample: FilledSample, factor: int) -> PaintedInto | None:

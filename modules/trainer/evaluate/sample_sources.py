@@ -41,10 +41,15 @@ def check_sample_sources(spec: FamilySpec, samples: Sequence[SampleConfig]) -> N
                 f"move {files[spec.sources].name} elsewhere",
             )
         for file in files:
-            try:
-                read_size(file)
-            except DataError as error:
-                raise ConfigError(error.message, FIELD, "choose another image") from error
+            size_of(file, FIELD)
+
+
+def size_of(path: Path, field: str) -> tuple[int, int]:
+    """(width, height) of an image that a sample names in ``field``. Raises ``ConfigError`` if it is unreadable."""
+    try:
+        return read_size(path)
+    except DataError as error:
+        raise ConfigError(error.message, field, "choose another image") from error
 
 
 def sample_sources(

@@ -19,7 +19,6 @@ from torch import nn
 
 from modules.model.Model import Model
 from modules.model.offloaded import staying, staying_trained
-from modules.modelSetup import training
 from modules.modelSetup.registry import create_model_setup
 from modules.trainer.evaluate.sample_texts import are_samples_due
 from modules.trainer.memory.memory_step import ShapeDryRun
@@ -244,7 +243,7 @@ class Planner:
         """The old policy makes the images; from main memory, it is copied to the device for that."""
         config = self.config
         visits = needs_old_policy(config) and config.rlhf_ema_ref_device is EMAMode.CPU
-        return {"old policy": sum(p.nbytes for p in self.trained())} if visits else {}
+        return {"old policy": sum(p.nbytes for p in self.dry_run.trained())} if visits else {}
 
     def _training(self, mode: str) -> Phase:
         config, gradients = self.config, self.gradient_bytes()
@@ -252,14 +251,14 @@ class Planner:
         moving = max(step.peak, gradients) - gradients
         items = {**self._lasting(), "gradients": gradients, "activations and working memory": moving}
         if config.optimizer.stochastic_rounding:
-            items["weights that are rounded"] = rounding_bytes([p.numel() for p in self.trained()])
+            items["weights that are rounded"] = rounding_bytes([p.numel() for p in self.dry_run.trained()])
         if config.optimizer.fused_back_pass and config.trains_in_main_memory():
             items["optimizer step of weights in main memory"] = self.visiting_bytes()
         return Phase("training step", items)
 
     def _copies(self) -> dict[str, int]:
         """Copies of trained weights."""
-        config, named = self.config, self.trained()
+        config, named = self.config, self.dry_run.trained()
         items = {}
         if config.ema is EMAMode.GPU:
             items["moving average"] = sum(4 * p.numel() for p in named)
@@ -309,11 +308,6 @@ class Planner:
 
     # -- what can be counted -------------------------------------------------------------------------------
 
-    def trained(self) -> list[nn.Parameter]:
-        """The parameters given to the optimizer."""
-        groups = training.trainable_parameters(self.model, self.config)
-        return [parameter for _, _, named in groups for _, parameter in named]
-
     def part_bytes(self, part: str) -> int:
         """Bytes of a part's weights and buffers on the device, without adapters and what stays in main memory."""
         adapter = self.model.adapter
@@ -329,12 +323,12 @@ class Planner:
 
     def gradient_bytes(self) -> int:
         """Bytes of all gradients; only the largest if each is used as soon as it is complete."""
-        sizes = [parameter.nbytes for parameter in self._here()]
+        sizes = [parameter.nbytes for parameter in self.dry_run.trained_here()]
         return max(sizes, default=0) if self.config.optimizer.fused_back_pass else sum(sizes)
 
     def optimizer_bytes(self) -> int:
         """Bytes of the optimizer's state on the device after its first step."""
-        return _state_of(self.config, self._here())
+        return _state_of(self.config, self.dry_run.trained_here())
 
     def visiting_bytes(self) -> int:
         """Bytes of the largest weight of main memory with its gradient and state, which visits the device for
@@ -342,11 +336,6 @@ class Planner:
         """
         shapes = {(tuple(p.shape), p.dtype): 2 * p.nbytes for p in staying_trained(self.model.denoiser)}
         return max((size + state_bytes(self.config, *key) for key, size in shapes.items()), default=0)
-
-    def _here(self) -> list[nn.Parameter]:
-        """The optimizer's parameters that are on the device."""
-        elsewhere = {id(parameter) for parameter in staying_trained(self.model.denoiser)}
-        return [parameter for parameter in self.trained() if id(parameter) not in elsewhere]
 
 
 def check_main_memory(config: TrainConfig, model: Model) -> None:

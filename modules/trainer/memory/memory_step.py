@@ -319,12 +319,12 @@ class ShapeDryRun:
     def step(self, batch_size: int, size: tuple[int, int], mode: str = "FULL_CONCURRENT") -> StepBytes:
         """The passes of one micro-batch: of pairs in the execution mode ``mode``, or of images."""
         config = self.config
-        elsewhere = {id(parameter) for parameter in staying_trained(self.model.denoiser)}
-        for parameter in self._trained():
+        here = self.trained_here()
+        kept = set() if config.optimizer.fused_back_pass else {id(parameter) for parameter in here}
+        for parameter in self.trained():
             parameter.grad = None
-            if config.optimizer.fused_back_pass or id(parameter) in elsewhere:
+            if id(parameter) not in kept:
                 parameter.register_post_accumulate_grad_hook(_drop_gradient)
-        here = [parameter for parameter in self._trained() if id(parameter) not in elsewhere]
         if config.trains_online:
             return self._online_step(batch_size, size, here)
         before = self._gradients_before(here, int(config.gradient_accumulation_steps > 1))
@@ -410,7 +410,7 @@ class ShapeDryRun:
             reference,
             get_preference_loss(config.rlhf_dpo_objective),
             ObjectiveOptions(beta=config.rlhf_dpo_beta),
-            parameters=self._trained(),
+            parameters=self.trained(),
             supervised_mix=config.rlhf_supervised_mix,
             cached_reference=known,
             safeguard_mu=config.dpo_safeguard_mu,
@@ -418,9 +418,15 @@ class ShapeDryRun:
             anchor=config.rlhf_dpo_anchor_weight,
         )
 
-    def _trained(self) -> list[nn.Parameter]:
+    def trained(self) -> list[nn.Parameter]:
+        """The parameters given to the optimizer."""
         groups = training.trainable_parameters(self.model, self.config)
         return [parameter for _, _, named in groups for _, parameter in named]
+
+    def trained_here(self) -> list[nn.Parameter]:
+        """Those of them that are on the device."""
+        elsewhere = {id(parameter) for parameter in staying_trained(self.model.denoiser)}
+        return [parameter for parameter in self.trained() if id(parameter) not in elsewhere]
 
     def _latents(self, count: int, size: tuple[int, int]) -> tuple[int, int, int, int]:
         factor = self.model.latent_factor

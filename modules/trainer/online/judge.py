@@ -24,7 +24,7 @@ from modules.trainer.online.settings import (
     reward_set,
 )
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.errors import ConfigError
+from modules.util.errors import blamed_on
 
 
 @dataclass(frozen=True)
@@ -249,11 +249,8 @@ def reward_device(config: TrainConfig, processes: Processes) -> torch.device:
     name = config.rlhf_reward_device
     if name == "auto":
         return processes.device
-    try:
+    with blamed_on("rlhf_reward_device"):
         return choose_device(name, processes.local_rank)
-    except ConfigError as error:
-        error.field = "rlhf_reward_device"
-        raise
 
 
 def member_id(epoch: int, group: int, member: int) -> str:
