@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 from modules.generator.Generator import MakingNews
 from modules.project.candidates.choosing import choose_shown
@@ -51,7 +52,7 @@ def generate(
         if requests:
             generator = project.generator()
             project.check_requests(generator, requests)
-            generator.on_news = _Teller(one, len(missing), progress)
+            generator.on_news = partial(_tell, one, len(missing), progress)
             try:
                 with closing(generator.generate(requests)) as images:
                     for image in images:
@@ -64,19 +65,12 @@ def generate(
         return {"round": one.number, "candidates": len(one.images()) - len(one.missing()), "made": made}
 
 
-class _Teller:
-    """Reports the progress of the current image and saves its newest preview in the round's folder."""
-
-    def __init__(self, one: Round, count: int, progress: Progress) -> None:
-        self._round, self._count, self._progress = one, count, progress
-
-    def __call__(self, news: MakingNews) -> None:
-        if news.preview:
-            self._round.keep_preview(news.preview)
-        if news.step is not None:
-            self._progress(
-                f"{self._round.name}: image {news.number + 1} of {self._count}, step {news.step}/{news.steps or '?'}"
-            )
+def _tell(one: Round, count: int, progress: Progress, news: MakingNews) -> None:
+    """Report the progress of the current image, and save its newest preview in the round's folder."""
+    if news.preview:
+        one.keep_preview(news.preview)
+    if news.step is not None:
+        progress(f"{one.name}: image {news.number + 1} of {count}, step {news.step}/{news.steps or '?'}")
 
 
 def _adapter_of(project: Project, one: Round) -> Adapter:

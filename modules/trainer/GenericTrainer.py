@@ -48,6 +48,7 @@ from modules.util.TrainProgress import TrainProgress
 
 FINISHED, STOPPED, FAILED = FINISH_STATUSES
 PHASE_SECONDS = 0.25
+SCORING = "scoring pairs with the reference"
 SAMPLE_BIT, SAVE_BIT, BACKUP_BIT = 1, 2, 3
 
 
@@ -173,7 +174,7 @@ class GenericTrainer:
             self.progress = backup.progress
             self.processes.barrier()
         parts = self.parts
-        if not parts.score_pairs(self._tell_scores, self._commands.stop_wanted):
+        if not parts.score_pairs(partial(self._tell, SCORING), self._commands.stop_wanted):
             return STOPPED
         self.processes.check_same(parts.named)
         parts.ready()
@@ -724,6 +725,3 @@ class GenericTrainer:
             self._last_phase = now
             self.callback.phase(what, done, total)
         return self.processes.world_size > 1 or not self._commands.stop_wanted()
-
-    def _tell_scores(self, done: int, total: int) -> None:
-        self._tell("scoring pairs with the reference", done, total)

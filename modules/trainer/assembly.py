@@ -352,6 +352,7 @@ class _Basis:
     setup: BaseModelSetup
     model: Model
     handle: AdapterHandle | None
+    acceleration: AccelerationPlan
 
 
 @dataclass(frozen=True)
@@ -398,15 +399,13 @@ def assemble(
     prompts = _prompts(config, processes)
     basis = _load(config, processes, folder, tell, asking, before)
     sampler = _sampler(basis, samples)
-    acceleration = online_settings.acceleration_plan(config)
-    data = _encoded(basis, prompts, acceleration)
+    data = _encoded(basis, prompts)
     if fills_the_cache_alone(config):
         _close(data.loader, data.validation)
         return None
-    _place(basis)
-    groups = _groups(basis)
-    named = [pair for _, _, pairs in groups for pair in pairs]
-    return _run(basis, data, groups, named, sampler, acceleration)
+    # once the data is encoded and before anything holds parameters, because moving quantised layers may replace them
+    basis.model.place(processes.device, parts_of_a_step(config, basis.model))
+    return _run(basis, data, sampler)
 
 
 def _in_one_mode(config: TrainConfig, processes: Processes) -> tuple[TrainConfig, str]:
@@ -423,15 +422,10 @@ def _in_one_mode(config: TrainConfig, processes: Processes) -> tuple[TrainConfig
     return config.model_copy(update={"rlhf_dpo_execution_mode": DPOExecutionMode(mode)}), said
 
 
-def _run(
-    basis: _Basis,
-    data: _Data,
-    groups: list[Group],
-    named: Named,
-    sampler: Sampler,
-    acceleration: AccelerationPlan,
-) -> Run:
+def _run(basis: _Basis, data: _Data, sampler: Sampler) -> Run:
     config, processes = basis.config, basis.processes
+    groups = _groups(basis)
+    named = [pair for _, _, pairs in groups for pair in pairs]
     reference = _reference(basis)
     reference_scores = _reference_scores(basis, reference)
     patience, best = _watchers(basis, named, data.validation)
@@ -455,14 +449,14 @@ def _run(
         loss_factor=_scaled(config.loss_scaler, config, processes),
         scaler=LossScaler(config.train_dtype is DataType.FLOAT_16),
         ema=_average(config, named, processes),
-        step=_step(basis, data, reference, named, reference_scores, old_policy, acceleration),
+        step=_step(basis, data, reference, named, reference_scores, old_policy),
         reference_scores=reference_scores,
         validation=_validation(basis, data.validation, reference),
         validation_loader=data.validation,
         patience=patience,
         best=best,
         sampler=sampler,
-        acceleration=acceleration,
+        acceleration=basis.acceleration,
         stops=PartStops(config, basis.setup, basis.model, named, data.images, optimizer),
         old_policy=old_policy,
         rounding=rounding,
@@ -507,7 +501,8 @@ def _load(
     check_layers(config.optimizer, training.trainable_parameters(model, config))
     tell("loading the model", 1, 1)
     online_settings.check_noise_levels(config, setup, model)
-    return _Basis(config, processes, folder, tell, asking, setup, model, handle)
+    acceleration = online_settings.acceleration_plan(config)
+    return _Basis(config, processes, folder, tell, asking, setup, model, handle, acceleration)
 
 
 def _sampler(basis: _Basis, samples: Path) -> Sampler:
@@ -519,13 +514,6 @@ def _sampler(basis: _Basis, samples: Path) -> Sampler:
     )  # fmt: skip
     made.check()
     return made
-
-
-def _place(basis: _Basis) -> None:
-    """Move what every step needs to the device. Called once the data is encoded and before anything holds
-    parameters, because moving quantised layers may replace them.
-    """
-    basis.model.place(basis.processes.device, parts_of_a_step(basis.config, basis.model))
 
 
 def _groups(basis: _Basis) -> list[Group]:
@@ -595,20 +583,20 @@ def _prompts(config: TrainConfig, processes: Processes) -> list[OnlinePrompt]:
     return prompts
 
 
-def _encoded(basis: _Basis, prompts: list[OnlinePrompt], acceleration: AccelerationPlan) -> _Data:
+def _encoded(basis: _Basis, prompts: list[OnlinePrompt]) -> _Data:
     """The training and validation data, after everything that is cached has been encoded."""
-    data = _online(basis, prompts, acceleration) if prompts else _images(basis)
+    data = _online(basis, prompts) if prompts else _images(basis)
     if basis.processes.first and are_samples_due(basis.config):
         samples, resolution = basis.config.load_samples(), basis.config.source_resolution
         keep_sample_texts(basis.setup, basis.model, samples, basis.tell, resolution)
     return data
 
 
-def _online(basis: _Basis, prompts: list[OnlinePrompt], acceleration: AccelerationPlan) -> _Data:
+def _online(basis: _Basis, prompts: list[OnlinePrompt]) -> _Data:
     """Data of images that the model makes of ``prompts`` during training."""
     maker = EpochMaker(
         basis.config, basis.setup, basis.model, basis.processes, prompts, basis.folder / ROLLOUT_FOLDER,
-        basis.tell, acceleration,
+        basis.tell, basis.acceleration,
     )  # fmt: skip
     if online_settings.asks_person(basis.config):
         asking = basis.asking
@@ -649,13 +637,12 @@ def _step(
     named: Named,
     reference_scores: ReferenceScores | None,
     old_policy: OldPolicy | None,
-    acceleration: AccelerationPlan,
 ) -> TrainStep:
     config, setup, model, processes = basis.config, basis.setup, basis.model, basis.processes
     parameters = [parameter for _, parameter in named]
     if data.online is not None:
         create = step_of(config.rlhf_mode.spec)
-        return create(data.online, reference, parameters, old_policy, acceleration.lossless)
+        return create(data.online, reference, parameters, old_policy, basis.acceleration.lossless)
     if config.trains_pairs:
         facts = None
         if data.images is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from modules.objective.policy_gradient import PolicyOut
 from modules.trainer.distributed import Processes
@@ -26,25 +27,10 @@ class OnlineMetrics:
         """Add a micro-batch, without its graph."""
         self._outs.append(PolicyOut(out.loss.detach(), {}, dict(out.shares), dict(out.maxima)))
 
-    def _own(self) -> tuple[dict[str, float], dict[str, float]]:
-        sums: dict[str, float] = {}
-        maxima: dict[str, float] = {}
-        for out in self._outs:
-            for name, value in out.shares.items():
-                sums[name] = sums.get(name, 0.0) + float(value)
-            for name, value in out.maxima.items():
-                maxima[name] = max(maxima.get(name, -math.inf), float(value))
-        return sums, maxima
-
     def totals(self) -> dict[str, float]:
         """Combine shares and maxima over all processes. All of them must call this."""
-        sums: dict[str, float] = {}
-        maxima: dict[str, float] = {}
-        for part_sums, part_maxima in self._processes.gather(self._own()):
-            for name, value in part_sums.items():
-                sums[name] = sums.get(name, 0.0) + value
-            for name, value in part_maxima.items():
-                maxima[name] = max(maxima.get(name, -math.inf), value)
+        own = _combined((out.shares, out.maxima) for out in self._outs)
+        sums, maxima = _combined(self._processes.gather(own))
         return sums | {name: value for name, value in maxima.items() if value > -math.inf}
 
     def tags(self) -> dict[str, float]:
@@ -55,3 +41,17 @@ class OnlineMetrics:
             **{f"rl/{name}": value for name, value in totals.items()},
             **self._facts,
         }
+
+
+def _combined(
+    parts: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]],
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Sums of the first numbers of each part, and maxima of the second."""
+    sums: dict[str, float] = {}
+    maxima: dict[str, float] = {}
+    for shares, largest in parts:
+        for name, value in shares.items():
+            sums[name] = sums.get(name, 0.0) + float(value)
+        for name, value in largest.items():
+            maxima[name] = max(maxima.get(name, -math.inf), float(value))
+    return sums, maxima

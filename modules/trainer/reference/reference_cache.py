@@ -36,7 +36,7 @@ SAVE_EVERY_SECONDS = 30.0
 _KEY_BYTES = 16
 
 ScoreFunction = Callable[[PairBatch], ReferenceOut]
-Progress = Callable[[int, int], None]
+Progress = Callable[[int, int], object]
 
 
 def reference_key(material: Mapping[str, Any]) -> str:

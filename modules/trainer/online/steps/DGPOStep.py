@@ -9,7 +9,6 @@ from modules.objective.policy_gradient import PolicyOut
 from modules.objective.policy_gradient.dgpo import (
     DenoisingTerms,
     GroupScores,
-    GroupWeights,
     dgpo,
 )
 from modules.objective.supervised import mse_per_sample
@@ -111,19 +110,10 @@ class DGPOStep(DecoupledStep):
             self.reduce if self._spread else None, self.group.slots if self._spread else None
         )
         for noised, fixed in all_noised:
-            self._weighted(noised, fixed, weights, backward)
-
-    def _weighted(
-        self,
-        noised: NoisedBatch,
-        fixed: dict[str, torch.Tensor | None],
-        weights: GroupWeights,
-        backward: Backward,
-    ) -> None:
-        terms = self._terms(noised, fixed)
-        out = dgpo(terms, self._options, self._images, self.config.rlhf_group_size, weights)
-        backward(out.loss)
-        self._results.add(out)
+            terms = self._terms(noised, fixed)
+            out = dgpo(terms, self._options, self._images, self.config.rlhf_group_size, weights)
+            backward(out.loss)
+            self._results.add(out)
 
     def _stash(self, index: int, timestep: torch.Tensor, backward: Backward) -> None:
         """Compute each group's gradients without its weight, and multiply them by the weight once it is known."""
