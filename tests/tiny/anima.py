@@ -74,8 +74,11 @@ class Blocks:
     def __init__(self, folder: Path) -> None:
         from diffusers.modular_pipelines.anima.modular_blocks_anima import AnimaAutoBlocks
 
+        from modules.modelSetup.families.AnimaSetup import _resize_without_torchvision
+
         self.made: Any = AnimaAutoBlocks().init_pipeline(str(folder))
         self.made.load_components(torch_dtype=torch.float32)
+        _resize_without_torchvision()  # the pipeline uses torchvision too
         self.components: dict[str, object] = {}
 
     @classmethod
