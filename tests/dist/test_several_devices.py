@@ -23,7 +23,15 @@ from modules.util.config.TrainConfig import TrainConfig
 from scripts import train
 from tests.dist.group import run_two
 from tests.dist.test_torchrun import COMMON
-from tests.trainer.builders import environment, events, same_weights, settings, write_config, write_pairs
+from tests.trainer.builders import (
+    FEW_LAYERS,
+    environment,
+    events,
+    same_weights,
+    settings,
+    write_config,
+    write_pairs,
+)
 
 pytestmark = pytest.mark.dist
 
@@ -97,7 +105,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched
 def test_the_window_starts_stops_and_resumes_what_the_command_line_trains(
     watched: Watched, tmp_path: Path
 ) -> None:
-    changes = {**TWO, "epochs": 40}
+    changes = {**FEW_LAYERS, **TWO, "epochs": 40}
     run_two(write_config(tmp_path / "headless", **{**changes, "train_device": "cpu"}))
     watched.start(**changes)
     watched.until_training()
