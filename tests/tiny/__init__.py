@@ -116,15 +116,31 @@ def tiny_folder(key: str = "STABLE_DIFFUSION_15", prediction: str = "", factor: 
     Args:
         prediction: epsilon or v_prediction for families that have both; theirs if empty.
     """
+    prediction = prediction or tiny_setup(key).spec.prediction
+    return _written(f"{key}-{prediction}-{factor}", lambda own: factories()[key](own, prediction, factor))
+
+
+@lru_cache
+def small_folder(key: str = "STABLE_DIFFUSION_15", prediction: str = "") -> Path:
+    """A model folder for tests about runs and not about the model: that of Stable Diffusion 1.5 has fewer layers than
+    ``tiny_folder`` gives it, those of other families are the same.
+    """
+    if key != "STABLE_DIFFUSION_15":
+        return tiny_folder(key, prediction)
+    from tests.tiny.stable_diffusion import write_pipeline
+
+    prediction = prediction or "epsilon"
+    return _written(f"small-{prediction}", lambda own: write_pipeline(own, prediction, small=True))
+
+
+def _written(name: str, write: Callable[[Path], object]) -> Path:
     import torch
 
-    prediction = prediction or tiny_setup(key).spec.prediction
-
     torch.set_num_threads(1)
-    folder = root() / f"{key}-{prediction}-{factor}"
+    folder = root() / name
     if not folder.exists():
         own = Path(tempfile.mkdtemp(prefix="part-", dir=root())) / folder.name
-        factories()[key](own, prediction, factor)
+        write(own)
         try:
             own.rename(folder)
         except OSError:

@@ -86,6 +86,23 @@ def build_unet(
     )
 
 
+def build_small_unet(context: int = 24) -> torch.nn.Module:
+    """A UNet of one level without a middle, with layers of the same kinds: half the work of ``build_unet``."""
+    from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
+
+    return UNet2DConditionModel(
+        sample_size=8,
+        block_out_channels=(16,),
+        layers_per_block=1,
+        cross_attention_dim=context,
+        attention_head_dim=2,
+        norm_num_groups=8,
+        down_block_types=("CrossAttnDownBlock2D",),
+        mid_block_type=None,
+        up_block_types=("CrossAttnUpBlock2D",),
+    )
+
+
 def build_vae(factor: int, width: int = 8, groups: int = 4, scaling: float = 0.5) -> torch.nn.Module:
     from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 
@@ -149,17 +166,22 @@ def write_pipeline(
     dtype: torch.dtype = torch.float32,
     inputs: int = 4,
     second: bool = False,
+    small: bool = False,
 ) -> Path:
     """Write a whole pipeline folder; the same seed gives the same weights.
 
     Args:
         second: with what SD 2 has else: heads of one width, linear projections, OpenCLIP's activation, padding by "!".
+        small: with the UNet of ``build_small_unet``.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         size = write_tokenizer(folder / "tokenizer", **({"pad_token": "!"} if second else {}))
         heads = tuple(width // 8 for width in channels) if second else 2
-        parts = {"unet": build_unet(channels, heads=heads, inputs=inputs, linear=second)}
+        unet = (
+            build_small_unet() if small else build_unet(channels, heads=heads, inputs=inputs, linear=second)
+        )
+        parts = {"unet": unet}
         parts["vae"] = build_vae(factor)
         parts["text_encoder"] = build_text_encoder(size, act="gelu" if second else "quick_gelu")
         return _write_parts(folder, parts, prediction, dtype)

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from modules.util.config.load import load_config
 from tests.children.warm import WarmProcess, run_warm, start_warm
-from tests.tiny import tiny_folder
+from tests.tiny import small_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 PROMPTS = ("a red circle", "a blue square", "a green triangle", "a large cat", "a small dog")
@@ -63,7 +63,7 @@ def settings(folder: Path, **changes: Any) -> dict[str, Any]:
     """A preference run of a few steps; ``changes`` are laid over it."""
     made: dict[str, Any] = {
         "__version": 1,
-        "base_model_name": str(tiny_folder()),
+        "base_model_name": str(small_folder()),
         "workspace_dir": str(folder / "run"),
         "cache_dir": str(folder / "cache"),
         "output_model_destination": str(folder / "out.safetensors"),

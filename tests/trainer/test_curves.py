@@ -28,7 +28,7 @@ from modules.util.errors import ConfigError
 from modules.util.rng import generator
 from scripts import curves as script
 from tests.source_tree import ROOT
-from tests.tiny import tiny_folder, tiny_setup
+from tests.tiny import small_folder, tiny_setup
 
 
 def config_of(**data: Any) -> TrainConfig:
@@ -122,7 +122,7 @@ def test_a_class_is_told_the_steps_that_an_epoch_has() -> None:
 
 def test_the_rate_is_scaled_as_that_of_the_optimizer() -> None:
     config = config_of(
-        base_model_name=str(tiny_folder()), training_method="LORA", train_dtype="FLOAT_32", batch_size=2,
+        base_model_name=str(small_folder()), training_method="LORA", train_dtype="FLOAT_32", batch_size=2,
         gradient_accumulation_steps=3, learning_rate_scaler="GLOBAL_BOTH",
     )  # fmt: skip
     model = training.load_model(tiny_setup(), config, parts=("unet",))

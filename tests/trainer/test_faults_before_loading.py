@@ -14,7 +14,7 @@ from modules.trainer import assembly as parts
 from modules.util.config.load import load_config
 from modules.util.errors import ConfigError, DataError, UnsupportedError, UserError
 from scripts.train import check, main
-from tests.tiny import tiny_folder
+from tests.tiny import small_folder
 from tests.trainer.builders import run_here, write_config, write_pairs
 
 CASES: dict[str, tuple[type[UserError], str, dict[str, Any]]] = {
@@ -140,7 +140,7 @@ def test_pairs_whose_reference_scores_cannot_be_kept(tmp_path: Path) -> None:
 def test_shares_of_an_offset_that_the_model_s_noise_schedule_has_not(
     tmp_path: Path, schedule: dict[str, Any]
 ) -> None:
-    folder = shutil.copytree(tiny_folder(), tmp_path / "model")
+    folder = shutil.copytree(small_folder(), tmp_path / "model")
     file = folder / "scheduler" / "scheduler_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **schedule}), encoding="utf-8")
     changes = {"base_model_name": str(folder), "generalized_offset_noise": True, "offset_noise_weight": 0.1}

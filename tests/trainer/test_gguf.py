@@ -14,14 +14,14 @@ from modules.trainer.memory.memory_plan import plan_memory
 from modules.util.config.load import find_problems
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UnsupportedError
-from tests.tiny import tiny_folder, tiny_setup
+from tests.tiny import small_folder, tiny_setup
 from tests.trainer.builders import run_here, settings, write_config
 from tests.weights.test_gguf import FLUX, written
 
 
 def options(path: Path, **part: Any) -> dict[str, Any]:
     plain = {"gradient_checkpointing": False, "model_name": str(path)}
-    return {"model_type": FLUX, "base_model_name": str(tiny_folder(FLUX)), "transformer": {**plain, **part}}
+    return {"model_type": FLUX, "base_model_name": str(small_folder(FLUX)), "transformer": {**plain, **part}}
 
 
 def test_a_run_trains_the_adapter_alone(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from modules.trainer.callbacks import Callback
 from modules.trainer.distributed import Processes
 from modules.trainer.steps import PairFacts, PreferenceStep
 from modules.util.config.TrainConfig import TrainConfig
-from tests.tiny import tiny_model, tiny_setup
+from tests.tiny import tiny_folder, tiny_model, tiny_setup
 from tests.tiny.batches import pair_batch
 from tests.trainer.builders import run_here, settings, write_config, write_likes
 from tests.usual import usual
@@ -161,7 +161,7 @@ def kto(folder: Path, **changes: Any) -> dict[str, Any]:
 
 def test_a_folder_of_likes_and_one_of_dislikes_are_trained_on_and_counted(tmp_path: Path) -> None:
     given = {"learning_rate": 5e-3, "rlhf_dpo_beta": 500.0, "layer_filter_preset": "attn-mlp"}
-    changes = kto(tmp_path, epochs=8, **given)
+    changes = kto(tmp_path, epochs=8, base_model_name=str(tiny_folder()), **given)
     report = inspect_data(TrainConfig.from_dict(settings(tmp_path, **changes)))
     assert not report.faults
     assert "3 pairs and 3 single images to train on, 0 to validate on" in report.lines()

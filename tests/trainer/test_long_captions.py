@@ -10,7 +10,7 @@ import torch
 
 from modules.model.batch import OWN, Conditioning
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
-from tests.tiny import tiny_folder
+from tests.tiny import small_folder
 from tests.trainer.builders import run_and_go_back, run_here, same_weights, write_config, write_pairs
 
 CAPTIONS = (
@@ -48,7 +48,7 @@ def long_concepts(folder: Path, supervised: bool) -> list[dict[str, Any]]:
 def config(folder: Path, name: str, **changes: Any) -> Path:
     made = {**CASES[name], **changes}
     if "base_model_name" in made:
-        made["base_model_name"] = str(tiny_folder(made["base_model_name"]))
+        made["base_model_name"] = str(small_folder(made["base_model_name"]))
     made["concepts"] = long_concepts(folder / "data", not made.get("rlhf_enabled", True))
     return write_config(folder, **made)
 

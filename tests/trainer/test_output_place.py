@@ -19,7 +19,7 @@ from modules.util.files.user_folder import settings_folder
 from modules.util.owned_files import LIST_NAME
 from scripts.train import main
 from tests.guard import Guard
-from tests.tiny import tiny_folder
+from tests.tiny import small_folder
 from tests.trainer.builders import run_here, write_config
 from tests.usual import usual
 
@@ -28,7 +28,7 @@ WHOLE: dict[str, Any] = {"training_method": "FINE_TUNE", "max_steps": 1, "rlhf_e
 
 def sana(folder: Path, **changes: Any) -> Path:
     """A family whose whole models are folders."""
-    base = {"model_type": "SANA", "base_model_name": str(tiny_folder("SANA")), "unet": {}}
+    base = {"model_type": "SANA", "base_model_name": str(small_folder("SANA")), "unet": {}}
     part = {"transformer": {"gradient_checkpointing": False}}
     concepts = [{"name": "a", "path": str(folder / "data" / "chosen"), "type": "STANDARD"}]
     return write_config(folder, **{**WHOLE, **base, **part, "concepts": concepts, **changes})
@@ -97,7 +97,7 @@ def test_the_same_name_is_checked_written_and_prevented(
 def test_the_base_model_is_never_the_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import shutil
 
-    base = Path(shutil.copytree(tiny_folder(), tmp_path / "base"))
+    base = Path(shutil.copytree(small_folder(), tmp_path / "base"))
     before = {p: p.read_bytes() for p in base.rglob("*") if p.is_file()}
     for place, layout in ((base, "DIFFUSERS"), (base / "unet" / "config.json", "SAFETENSORS")):
         config = sd15(

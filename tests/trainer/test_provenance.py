@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
-from tests.tiny import tiny_folder
+from tests.tiny import small_folder
 from tests.trainer.builders import run_here, write_config
 
 
@@ -25,5 +25,5 @@ def test_the_pairs_and_the_base(objective: str, tmp_path: Path) -> None:
     assert said["tastemaker.pairs"] == str(len(trainer.parts.loader))
     assert said["tastemaker.objective"] == objective
     assert ("tastemaker.reference" in said) == (trainer.parts.reference is not None)
-    assert said["tastemaker.base_model"] == tiny_folder().name
+    assert said["tastemaker.base_model"] == small_folder().name
     assert str(tmp_path) not in " ".join(said.values())

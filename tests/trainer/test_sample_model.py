@@ -25,7 +25,7 @@ from modules.util.errors import UserError
 from scripts.train import main
 from tests.contracts.test_family_training import family_config
 from tests.house.acts.case import shared_folder
-from tests.tiny import SIZE, tiny_folder, tiny_setup
+from tests.tiny import SIZE, small_folder, tiny_setup
 from tests.tiny.batches import images
 from tests.trainer.builders import run_here, same_weights
 from tests.usual import usual
@@ -47,7 +47,7 @@ def distilled(key: str) -> Path:
     """Other weights of the denoiser, and a noise schedule of its own."""
 
     def write(folder: Path) -> None:
-        shutil.copytree(tiny_folder(key), folder, dirs_exist_ok=True)
+        shutil.copytree(small_folder(key), folder, dirs_exist_ok=True)
         for path in (folder / tiny_setup(key).spec.denoiser).glob("*.safetensors"):
             save_file(
                 {name: 1.3 * tensor for name, tensor in load_file(path).items()}, path, {"format": "pt"}
@@ -63,7 +63,7 @@ def distilled(key: str) -> Path:
 
 
 def config_of(key: str, **changes: Any) -> TrainConfig:
-    given = {"model_type": key, "base_model_name": str(tiny_folder(key)), "train_dtype": "FLOAT_32"}
+    given = {"model_type": key, "base_model_name": str(small_folder(key)), "train_dtype": "FLOAT_32"}
     return TrainConfig.from_dict({**given, **changes})
 
 
@@ -84,7 +84,7 @@ def picture(model: Model) -> torch.Tensor:
 
 def trained(key: str, options: dict[str, Any], name: str, **changes: Any) -> Model:
     """A model with an adapter that was trained on the base, and with the denoiser of samples."""
-    model = loaded(key, tiny_folder(key), **changes)
+    model = loaded(key, small_folder(key), **changes)
     config = config_of(key, sample_model_name=name, **changes)
     model.sample_denoiser = SampleDenoiser.load(tiny_setup(key), model, config)
     adapted(model, options)
@@ -142,12 +142,12 @@ def test_samples_are_named_after_the_model_that_makes_them(tmp_path: Path) -> No
     (weights,) = (distilled(SD) / "unet").glob("*.safetensors")
     file = shutil.copy(weights, tmp_path / "my.fast one.safetensors")
     folder = Path(shutil.copytree(distilled(SD) / "unet", tmp_path / "my.fast unet"))
-    model = loaded(SD, tiny_folder(SD))
-    assert model.sampled_name == model.short_name == tiny_folder(SD).name
+    model = loaded(SD, small_folder(SD))
+    assert model.sampled_name == model.short_name == small_folder(SD).name
     for place, name in ((distilled(SD), distilled(SD).name), (file, "my.fast one"), (folder, "my.fast unet")):
         config = config_of(SD, sample_model_name=str(place))
         model.sample_denoiser = SampleDenoiser.load(tiny_setup(SD), model, config)
-        assert (model.sampled_name, model.short_name) == (name, tiny_folder(SD).name)
+        assert (model.sampled_name, model.short_name) == (name, small_folder(SD).name)
 
 
 def run_config(folder: Path, **changes: Any) -> Path:
@@ -167,16 +167,16 @@ def test_a_run_trains_the_same_weights_and_makes_other_samples(tmp_path: Path) -
     assert len(one) == len(other) == 1 and one != other
     named = [
         f"Model: {path.name}".encode() in image
-        for path in (distilled(KEY), tiny_folder(KEY))
+        for path in (distilled(KEY), small_folder(KEY))
         for image in one
     ]
-    assert named == [True, False] and f"Model: {tiny_folder(KEY).name}".encode() in other[0]
+    assert named == [True, False] and f"Model: {small_folder(KEY).name}".encode() in other[0]
 
 
 def test_another_family_is_refused_before_anything_is_loaded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wrong = run_config(tmp_path, sample_model_name=str(tiny_folder("Z_IMAGE")))
+    wrong = run_config(tmp_path, sample_model_name=str(small_folder("Z_IMAGE")))
     assert main(["--config-path", str(wrong), "--dry-run"]) == 2
     said = capsys.readouterr().err
     assert "sample_model_name" in said and "FLUX.2 klein" in said
@@ -188,7 +188,7 @@ def test_another_family_is_refused_before_anything_is_loaded(
 
 def test_another_size_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "larger"
-    shutil.copytree(tiny_folder(KEY), folder)
+    shutil.copytree(small_folder(KEY), folder)
     from diffusers import Flux2Transformer2DModel
 
     config = json.loads((folder / "transformer" / "config.json").read_text(encoding="utf-8"))

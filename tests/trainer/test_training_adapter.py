@@ -29,7 +29,7 @@ from modules.weights.hub_file import find_file
 from scripts.train import main
 from tests.contracts.test_family_training import family_config
 from tests.house.acts.case import shared_folder
-from tests.tiny import SIZE, tiny_folder, tiny_model, tiny_setup
+from tests.tiny import SIZE, small_folder, tiny_model, tiny_setup
 from tests.tiny.batches import images
 from tests.trainer.builders import run_and_go_back, run_here, same_weights
 from tests.usual import usual
@@ -86,7 +86,7 @@ def run_config(folder: Path, key: str = KEY, **changes: Any) -> Path:
 def loaded(key: str = KEY, **changes: Any) -> Model:
     given: dict[str, Any] = {
         "model_type": key,
-        "base_model_name": str(tiny_folder(key)),
+        "base_model_name": str(small_folder(key)),
         "train_dtype": "FLOAT_32",
         "training_adapter": {"model_name": file_of(key)},
     }
@@ -216,7 +216,7 @@ def test_a_stopped_run_with_one_of_peft_ends_with_the_same_weights(tmp_path: Pat
     run_here(broken, "continue_last_backup=true")
     assert same_weights(tmp_path / "whole.safetensors", tmp_path / "out.safetensors")
     # and its strength is what it is in a file that holds it
-    convert_adapter(undo, tmp_path / "kohya.safetensors", "KOHYA_LORA", KEY, tiny_folder(KEY))
+    convert_adapter(undo, tmp_path / "kohya.safetensors", "KOHYA_LORA", KEY, small_folder(KEY))
     changes["training_adapter"] = {"model_name": str(tmp_path / "kohya.safetensors")}
     run_here(run_config(tmp_path / "kohya", epochs=2, **changes))
     one, other = (load_file(path / "out.safetensors") for path in (tmp_path, tmp_path / "kohya"))

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from tests.house.acts.case import shared_folder
-from tests.tiny import tiny_folder
+from tests.tiny import small_folder
 
 CAPTIONS = (
     "red circle, blue square, small dog",
@@ -110,7 +110,7 @@ def masked(folder: Path) -> dict[str, Any]:
 def inpainted(folder: Path) -> dict[str, Any]:
     """Training of a model that paints into images."""
     key = "STABLE_DIFFUSION_15_INPAINTING"
-    return {**masked(folder), "model_type": key, "base_model_name": str(tiny_folder(key))}
+    return {**masked(folder), "model_type": key, "base_model_name": str(small_folder(key))}
 
 
 def concepts(folder: Path) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def validated_pairs(folder: Path) -> dict[str, Any]:
 
 def _online(mode: str) -> dict[str, Any]:
     return {
-        "base_model_name": str(tiny_folder(prediction="v_prediction")),
+        "base_model_name": str(small_folder(prediction="v_prediction")),
         "concepts": [],
         "rlhf_enabled": True,
         "rlhf_mode": mode,
@@ -205,7 +205,7 @@ def _flowing(key: str, mode: str) -> dict[str, Any]:
     return {
         **made,
         "model_type": key,
-        "base_model_name": str(tiny_folder(key)),
+        "base_model_name": str(small_folder(key)),
         "layer_filter": "to_q,to_k",
         "transformer.gradient_checkpointing": False,
     }
@@ -262,7 +262,7 @@ def _family(key: str, denoiser: str, size: str = "32") -> dict[str, Any]:
     return {
         **made,
         "model_type": key,
-        "base_model_name": str(tiny_folder(key)),
+        "base_model_name": str(small_folder(key)),
         "resolution": size,
         "max_steps": 1,
         "loss_weight_fn": "CONSTANT",

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from tests.house.acts import outcomes as see
 from tests.house.acts.bases import concept, flux, pictures, stable_diffusion_3
 from tests.house.acts.case import Case, shared_folder
-from tests.tiny import tiny_folder
+from tests.tiny import small_folder
 
 WORD = "<word>"
 LIST = "additional_embeddings.0."
@@ -39,7 +39,7 @@ def alone(folder: Path) -> dict[str, Any]:
 
 def worded_xl(folder: Path) -> dict[str, Any]:
     key = "STABLE_DIFFUSION_XL_10_BASE"
-    return {**worded(folder), "model_type": key, "base_model_name": str(tiny_folder(key)), "max_steps": 1}
+    return {**worded(folder), "model_type": key, "base_model_name": str(small_folder(key)), "max_steps": 1}
 
 
 def worded_3(folder: Path) -> dict[str, Any]:

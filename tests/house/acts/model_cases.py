@@ -19,7 +19,7 @@ from tests.house.acts.bases import (
 )
 from tests.house.acts.case import Case, shared_folder
 from tests.house.acts.training_cases import adapter
-from tests.tiny import tiny_folder
+from tests.tiny import small_folder
 
 
 def _other_weights(key: str, folder: Path) -> None:
@@ -28,7 +28,7 @@ def _other_weights(key: str, folder: Path) -> None:
 
     from safetensors.torch import load_file, save_file
 
-    shutil.copytree(tiny_folder(key), folder, dirs_exist_ok=True)
+    shutil.copytree(small_folder(key), folder, dirs_exist_ok=True)
     for path in folder.rglob("*.safetensors"):
         save_file({name: tensor * 1.05 for name, tensor in load_file(path).items()}, path, {"format": "pt"})
 
@@ -42,7 +42,7 @@ def _two_variants(key: str, folder: Path) -> None:
     """The family's tiny model, and in each part other weights as the variant ``other``."""
     import shutil
 
-    shutil.copytree(tiny_folder(key), folder, dirs_exist_ok=True)
+    shutil.copytree(small_folder(key), folder, dirs_exist_ok=True)
     for path in sorted(Path(other_model(key)).rglob("*.safetensors")):
         shutil.copyfile(path, folder / path.parent.name / f"{path.stem}.other.safetensors")
 
@@ -75,7 +75,7 @@ def _emphasis(folder: Path) -> list[dict[str, object]]:
 
 
 def _predicting_v(folder: Path) -> str:
-    return str(tiny_folder(prediction="v_prediction"))
+    return str(small_folder(prediction="v_prediction"))
 
 
 BASE = [

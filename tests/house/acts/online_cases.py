@@ -71,7 +71,7 @@ REWARDS = [
     Case("rlhf_rewards.0.weight", rewarded, 0.25, see.weights),
     Case("rlhf_rewards.0.clip_low", rewarded, 0.6, see.weights),
     Case("rlhf_rewards.0.clip_high", rewarded, 0.4, see.weights),
-    Case("rlhf_rewards.0.threshold", rewarded, 0.5, see.weights),
+    Case("rlhf_rewards.0.threshold", rewarded, 0.55, see.weights),
     Case("rlhf_rewards.0.normalise", rewarded, True, see.weights),
     Case("rlhf_rewards.0.params", rewarded, {"target": 0.2}, see.weights),
     Case("rlhf_reward_combination", rewarded, "GDPO", see.weights),

@@ -20,7 +20,7 @@ from modules.modelSetup.families.StableDiffusionSetup import StableDiffusionSetu
 from modules.modelSetup.registry import create_model_setup
 from modules.util.errors import UserError
 from modules.util.files.output_place import word_files
-from tests.tiny import tiny_folder
+from tests.tiny import small_folder
 from tests.trainer.builders import run_here
 from tests.trainer.embeddings.test_training import WORD, XL, words_config, words_of
 from tests.usual import usual
@@ -39,7 +39,7 @@ def test_an_embedding_alone_leaves_the_model_and_learns(tmp_path: Path) -> None:
     trainer = run_here(words_config(tmp_path, **ALONE, preserve_embedding_norm=True))
     assert [name for name, _ in trainer.parts.named] == [NAME]
     model = trainer.parts.model
-    fresh = create_model_setup("STABLE_DIFFUSION_15").load(str(tiny_folder()))
+    fresh = create_model_setup("STABLE_DIFFUSION_15").load(str(small_folder()))
     for part, module in fresh.modules().items():
         own = model.module(part).state_dict()
         assert all(torch.equal(weight, own[name]) for name, weight in module.state_dict().items()), part
@@ -217,7 +217,7 @@ def test_states_of_the_encoder_are_computed_again_for_words(
 @pytest.mark.slow
 def test_both_encoders_of_xl_get_vectors(tmp_path: Path) -> None:
     config = words_config(
-        tmp_path, model_type=XL, base_model_name=str(tiny_folder(XL)), text_encoder_2={"train_embedding": False},
+        tmp_path, model_type=XL, base_model_name=str(small_folder(XL)), text_encoder_2={"train_embedding": False},
         **{**ALONE, "training_method": "EMBEDDING"}, resolution="32",
     )  # fmt: skip
     trainer = run_here(config)
@@ -240,12 +240,12 @@ class Reader(TextualInversionLoaderMixin):
 @pytest.mark.parametrize("key", ["STABLE_DIFFUSION_15", XL])
 def test_diffusers_reads_the_file_and_gives_the_same_states(key: str, tmp_path: Path) -> None:
     config = words_config(
-        tmp_path, **ALONE, model_type=key, base_model_name=str(tiny_folder(key)), max_steps=2
+        tmp_path, **ALONE, model_type=key, base_model_name=str(small_folder(key)), max_steps=2
     )
     trainer = run_here(config)
     prompt = f"photo of {WORD}, a cat"
     ours_BLE = trainer.parts.setup.encode_text(trainer.parts.model, [prompt])["hidden_BLE"]
-    fresh, saved = trainer.parts.setup.load(str(tiny_folder(key))), load_file(tmp_path / "out.safetensors")
+    fresh, saved = trainer.parts.setup.load(str(small_folder(key))), load_file(tmp_path / "out.safetensors")
     theirs = []
     names = ["emb_params"] if len(fresh.text_encoders) == 1 else ["clip_l", "clip_g"]
     for part, name in zip(fresh.text_encoders, names, strict=True):

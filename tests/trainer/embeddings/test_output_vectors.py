@@ -25,7 +25,7 @@ from modules.util.config.load import find_problems
 from modules.util.config.SampleConfig import SampleConfig
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import DataError, UserError
-from tests.tiny import tiny_folder, tiny_model, tiny_setup
+from tests.tiny import small_folder, tiny_model, tiny_setup
 from tests.tiny.batches import image_batch
 from tests.usual import usual
 
@@ -330,7 +330,7 @@ def test_families_with_words_take_output_vectors_too() -> None:
 
 @pytest.mark.slow
 def test_the_forecast_counts_the_pass_through_the_denoiser_and_no_encoder() -> None:
-    made = {"base_model_name": str(tiny_folder("QWEN")), "resolution": "64", "concepts": []}
+    made = {"base_model_name": str(small_folder("QWEN")), "resolution": "64", "concepts": []}
     lora = {"training_method": "LORA", "embedding": {}, "lora_rank": 1}
     word, adapter = (
         plan_memory(config_of("QWEN", **made, **more), cuda=False).phases[-1] for more in ({}, lora)

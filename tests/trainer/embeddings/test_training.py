@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from modules.model.text.LearnedWords import PREFIX
-from tests.tiny import tiny_folder
+from tests.tiny import small_folder
 from tests.trainer.builders import run_here, same_weights, write_config
 
 WORD = "<cat-toy>"
@@ -51,7 +51,7 @@ def words_of(trainer: Any) -> dict[str, torch.Tensor]:
 def test_only_the_new_vectors_move(tmp_path: Path) -> None:
     trainer = run_here(words_config(tmp_path))
     model = trainer.parts.model
-    fresh = type(trainer.parts.setup)().load(str(tiny_folder()))
+    fresh = type(trainer.parts.setup)().load(str(small_folder()))
     for name, weight in model.module("text_encoder").state_dict().items():
         assert torch.equal(weight, fresh.module("text_encoder").state_dict()[name]), name
     (word,) = model.words.words

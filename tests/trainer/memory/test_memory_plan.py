@@ -26,7 +26,7 @@ from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import Optimizer
 from modules.util.errors import UserError
 from modules.weights.one_file import save_file as save_single_file
-from tests.tiny import SIZE, factories, tiny_folder, tiny_setup
+from tests.tiny import SIZE, factories, small_folder, tiny_setup
 from tests.tiny.batches import train_pairs
 from tests.tiny.stable_diffusion import write_standard_pipeline
 from tests.tiny.stable_diffusion_xl import write_standard
@@ -43,7 +43,7 @@ def config_of(
 ) -> TrainConfig:
     changes = {"layer_filter_preset": "attn-only", **changes}
     made = settings(
-        Path("unused"), concepts=[], base_model_name=str(tiny_folder(key)), model_type=key, **changes
+        Path("unused"), concepts=[], base_model_name=str(small_folder(key)), model_type=key, **changes
     )
     made.pop("unet")
     made[tiny_setup(key).spec.denoiser] = {"gradient_checkpointing": checkpointing, **(part or {})}

@@ -10,7 +10,7 @@ from typing import Any
 
 from modules.trainer.callbacks import Callback
 from modules.util.TrainProgress import TrainProgress
-from tests.tiny import tiny_folder
+from tests.tiny import small_folder
 from tests.trainer.builders import write_config
 
 PROMPTS = "# four of them\na red circle\n\na blue square\na green triangle\n  a large cat  \n"
@@ -24,7 +24,7 @@ def write_online(folder: Path, mode: str = "GRPO", **changes: Any) -> Path:
     prompts = folder / "prompts.txt"
     prompts.write_text(PROMPTS, encoding="utf-8")
     made: dict[str, Any] = {
-        "base_model_name": str(tiny_folder(prediction="v_prediction")),
+        "base_model_name": str(small_folder(prediction="v_prediction")),
         "concepts": [],
         "rlhf_mode": mode,
         "rlhf_prompts_file": str(prompts),

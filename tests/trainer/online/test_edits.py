@@ -23,7 +23,7 @@ from modules.util.config.load import load_config
 from modules.util.errors import UserError
 from scripts import runctl
 from tests.dataLoader.builders import write_image
-from tests.tiny import tiny_folder
+from tests.tiny import small_folder
 from tests.trainer.builders import run_and_go_back, run_here, same_weights
 from tests.trainer.online.builders import Listening, write_online
 from tests.trainer.online.test_person import Votes, voter
@@ -57,7 +57,7 @@ def write_edits(folder: Path, mode: str = "GRPO", **changes: Any) -> Path:
     key = changes.pop("model_type", CASES[mode])
     given: dict[str, Any] = {
         "model_type": key,
-        "base_model_name": str(tiny_folder(key)),
+        "base_model_name": str(small_folder(key)),
         "rlhf_prompts_file": str(write_sources(folder)),
         "rlhf_group_size": 2,
         "rlhf_rollout_steps": 2,

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from modules.trainer.online.EpochMaker import EpochMaker
 from modules.util.errors import ConfigError, DataError, UnsupportedError
-from tests.tiny import tiny_folder
+from tests.tiny import small_folder
 from tests.trainer.builders import run_here
 from tests.trainer.online.builders import SGD, Listening, write_online
 from tests.usual import usual
@@ -154,7 +154,7 @@ def test_a_guided_reference_is_guided_as_the_images_of_its_family_are(tmp_path: 
     for cfg in (20.0, 80.0):
         heard = Listening(stop_at=1)
         changes = {
-            "model_type": "LUMINA_2", "base_model_name": str(tiny_folder("LUMINA_2")),
+            "model_type": "LUMINA_2", "base_model_name": str(small_folder("LUMINA_2")),
             "layer_filter_preset": "attn-only", "rlhf_rollout_steps": 2, "rlhf_num_train_timesteps": 1,
             "rlhf_group_size": 2, "batch_size": 2, "rlhf_kl_beta": 0.1, "rlhf_kl_type": "V", "rlhf_dgpo_kl_cfg": cfg,
         }  # fmt: skip

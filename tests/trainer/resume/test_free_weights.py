@@ -20,7 +20,7 @@ from tests.house.acts.model_cases import other_model
 from tests.house.acts.outcomes import Outcome, run
 from tests.house.acts.run_cases import lists
 from tests.house.acts.training_cases import adapter
-from tests.tiny import tiny_folder
+from tests.tiny import small_folder
 from tests.trainer.builders import run_here, write_config, write_pairs
 from tests.usual import usual
 
@@ -130,8 +130,8 @@ GROUPS = [
     Group("another workspace", pictures, {"samples": None}, {
         "workspace_dir": lambda folder: str(folder / "moved"),
         "sample_definition_file_name": lambda folder: str(folder / "sample.json"),
-        "unet.model_name": copied("unet", lambda: tiny_folder() / "unet"),
-        "text_encoder.model_name": copied("text", lambda: tiny_folder() / "text_encoder"),
+        "unet.model_name": copied("unet", lambda: small_folder() / "unet"),
+        "text_encoder.model_name": copied("text", lambda: small_folder() / "text_encoder"),
     }, moved),
     Group("validation", pictures, {"concepts": _validated}, {
         "validation": True,
@@ -143,8 +143,8 @@ GROUPS = [
         "lora_model_name": lambda folder: adapter(),
         "training_adapter.model_name": lambda folder: adapter(),
     }, {
-        "base_model_name": copied("base", tiny_folder),
-        "vae.model_name": copied("vae", lambda: tiny_folder() / "vae"),
+        "base_model_name": copied("base", small_folder),
+        "vae.model_name": copied("vae", lambda: small_folder() / "vae"),
         "training_adapter.model_name": copied("undo.safetensors", adapter),
         "lora_model_name": copied("start.safetensors", adapter),
         "concepts": _pairs_elsewhere,

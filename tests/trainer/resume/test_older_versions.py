@@ -27,7 +27,7 @@ from modules.adapter.PeftAdapter import NAME, attach
 from modules.trainer.callbacks import Callback
 from modules.util.errors import UserError
 from modules.util.TrainProgress import TrainProgress
-from tests.tiny import tiny_model
+from tests.tiny import tiny_folder, tiny_model
 from tests.trainer.builders import run_here, write_config
 from tests.usual import usual
 
@@ -144,6 +144,7 @@ def test_a_run_that_began_without_the_settings_of_peft_resumes_with_a_copy_of_th
     def run(steps: int, **changes: Any) -> None:
         common = {"lora_rank": 4, "layer_filter_preset": "custom", "layer_filter": ",".join(layers)}
         common |= {"backup_after": 2, "backup_after_unit": "STEP", "lora_model_name": str(file)}
+        common |= {"base_model_name": str(tiny_folder())}
         run_here(write_config(tmp_path / "run", max_steps=steps, **{**common, **changes}))
 
     run(2)

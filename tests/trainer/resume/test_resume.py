@@ -26,7 +26,7 @@ from modules.util.errors import UserError
 from modules.util.jsonio import write_json
 from modules.util.TrainProgress import TrainProgress
 from scripts.train import main
-from tests.tiny import tiny_folder
+from tests.tiny import small_folder
 from tests.trainer.builders import (
     command,
     environment,
@@ -292,18 +292,18 @@ def test_a_base_model_that_was_changed_is_refused_by_the_part(
 ) -> None:
     """One bit of its numbers, or one of its settings: the run would end with other weights."""
     base = tmp_path / "base"
-    shutil.copytree(tiny_folder(), base)
+    shutil.copytree(small_folder(), base)
     config = write_config(tmp_path, base_model_name=str(base), max_steps=2)
     run_here(config, callback=StopAt(1))
     for part, change in OTHER_BASES.items():
         shutil.rmtree(base / part)
-        shutil.copytree(tiny_folder() / part, base / part)
+        shutil.copytree(small_folder() / part, base / part)
         change(base)
         capsys.readouterr()
         assert main(["--config-path", str(config), "--set", "continue_last_backup=true"]) == 2, part
         assert f"{base} has changed since the backup was made ({part})" in capsys.readouterr().err
         shutil.rmtree(base / part)
-        shutil.copytree(tiny_folder() / part, base / part)
+        shutil.copytree(small_folder() / part, base / part)
     assert main(["--config-path", str(config), "--set", "continue_last_backup=true"]) == 0
 
 

@@ -17,7 +17,7 @@ from modules.modelSetup import training
 from modules.trainer.resume.checkpoint import MANIFEST, META, _digest, list_backups
 from modules.util.errors import UserError
 from scripts.train import main
-from tests.tiny import tiny_folder
+from tests.tiny import small_folder
 from tests.trainer.builders import run_and_go_back, run_here, same_weights, write_config, write_pairs
 from tests.trainer.resume.test_resume import StopAt
 from tests.usual import usual
@@ -36,7 +36,7 @@ SMALL: dict[str, Any] = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(tiny_folder(), tmp_path / "model"))
+    return Path(shutil.copytree(small_folder(), tmp_path / "model"))
 
 
 def file_of(folder: Path, part: str, kind: str) -> Path:
@@ -248,7 +248,7 @@ def share_held(trainer: Any) -> float:
     """By how much the weights of the VAE are smaller than the published ones."""
     name = "decoder.conv_out.weight"
     held = trainer.parts.model.module("vae").state_dict()[name].float()
-    published = load_file(file_of(tiny_folder(), "vae", FULL))[name].float()
+    published = load_file(file_of(small_folder(), "vae", FULL))[name].float()
     return float(held.abs().sum() / published.abs().sum())
 
 
