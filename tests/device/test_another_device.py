@@ -88,7 +88,7 @@ PLUGIN = "tests.device.plugin"
 SCRIPT = Path(__file__).with_name("run_tests.py")
 SECONDS = 7200.0
 SHARES = {"families": FAMILIES, "settings and methods": SETTINGS}
-"""What stands for the rest: families, settings, every optimizer, every online method; for two workers at once."""
+"""What stands for the rest: families, settings, every optimizer, every online method; for several workers at once."""
 
 
 @pytest.fixture(scope="module")

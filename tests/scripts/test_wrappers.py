@@ -39,7 +39,14 @@ python.chmod(0o755)
 sys.exit(int(os.environ.get("BOOTSTRAP_STATUS", "0")))
 """
 )
-INTERPRETER = NOTE + 'note("python")\nsys.exit(int(os.environ.get("PYTHON_STATUS", "0")))\n'
+INTERPRETER = (
+    NOTE
+    + """\
+note("python")
+failing = os.environ.get("FAILING", "")
+sys.exit(int(os.environ.get("PYTHON_STATUS", "0")) if failing in ("", *sys.argv) else 0)
+"""
+)
 
 pytestmark = pytest.mark.skipif(BASH is None, reason="the wrappers are bash scripts")
 
@@ -84,7 +91,7 @@ def test_from_any_folder_with_or_without_a_home(program, tmp_path, wrapper, home
         assert (done.returncode, done.stderr) == (0, "")
         assert calls[0][0] == "bootstrap"
         assert "--quiet" in calls[0][1]
-    assert programs(calls_here) == programs(calls_there)
+    assert sorted(programs(calls_here)) == sorted(programs(calls_there))
     assert list(elsewhere.iterdir()) == []
 
 
@@ -125,9 +132,25 @@ def test_the_checks_are_style_types_and_tests_in_the_programs_folder(program, tm
     done, calls = call(program, str(program / "scripts/test.sh"), "-k", "a b", cwd=tmp_path)
     assert done.returncode == 0
     assert calls[0][1] == ["--quiet", "--dev"]
-    assert [run[:2] for run in programs(calls)] == [["-m", "ruff"], ["-m", "mypy"], ["-m", "pytest"]]
-    assert programs(calls)[-1][-2:] == ["-k", "a b"]
+    first, *meanwhile, last = programs(calls)
+    assert first[:2] == ["-m", "ruff"]
+    assert sorted(run[:3] for run in meanwhile) == [["-m", "mypy"], ["-m", "pytest", "--collect-only"]]
+    assert last[:3] == ["-m", "pytest", "-n"] and last[-2:] == ["-k", "a b"]
     assert {Path(folder) for what, _, folder in calls if what == "python"} == {program}
+
+
+def test_where_the_tests_are_compiled_nothing_is_compiled_first(program):
+    (program / "tests" / "__pycache__").mkdir(parents=True)
+    done, calls = call(program, "scripts/test.sh")
+    assert done.returncode == 0
+    assert [run[:2] for run in programs(calls)] == [["-m", "ruff"], ["-m", "mypy"], ["-m", "pytest"]]
+
+
+@pytest.mark.parametrize("failing", ["ruff", "mypy", "--collect-only"])
+def test_no_test_runs_after_a_check_that_failed(program, failing):
+    done, calls = call(program, "scripts/test.sh", FAILING=failing, PYTHON_STATUS="3")
+    assert done.returncode == 3
+    assert not [run for run in programs(calls) if "-n" in run]
 
 
 def test_an_odd_search_path_for_folders_does_no_harm(program, tmp_path):
