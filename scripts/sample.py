@@ -510,8 +510,8 @@ def ready(options: argparse.Namespace, wanted: list[SampleConfig]) -> Ready:
     from modules.trainer.evaluate.sample_painting import check_painting
     from modules.trainer.evaluate.sample_sources import check_sample_sources
 
-    # with --requests the output is a program's
-    say = partial(print, file=sys.stderr if options.requests is not None else sys.stdout, flush=True)
+    # programs read the output as one image after another
+    say = partial(print, file=sys.stderr, flush=True)
 
     def note(text: str) -> None:
         say(f"note: {text}")

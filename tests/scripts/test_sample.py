@@ -19,7 +19,7 @@ from modules.util.image_metadata_util import read_metadata
 from modules.weights.one_file import save_file
 from modules.weights.saving import save_folder
 from scripts.sample import main
-from tests.tiny import tiny_folder, tiny_model
+from tests.tiny import small_folder, tiny_folder, tiny_model
 from tests.trainer.builders import run_here, write_config
 
 FLUX, SD_3 = "FLUX_DEV_1", "STABLE_DIFFUSION_3"
@@ -32,9 +32,9 @@ def pixels(path: Path) -> np.ndarray:
         return np.asarray(image.convert("RGB"))
 
 
-def test_images_with_and_without_an_adapter(tmp_path: Path) -> None:
+def test_images_with_and_without_an_adapter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_here(write_config(tmp_path / "run", learning_rate=0.05))
-    common = ["--model", str(tiny_folder()), "--prompt", "a red circle", "--steps", "2", "--width", "64", "--height",
+    common = ["--model", str(small_folder()), "--prompt", "a red circle", "--steps", "2", "--width", "64", "--height",
               "64", "--device", "cpu", "--count", "2"]  # fmt: skip
     assert main([*common, "--out", str(tmp_path / "base")]) == 0
     assert main([*common, "--out", str(tmp_path / "again")]) == 0
@@ -48,7 +48,14 @@ def test_images_with_and_without_an_adapter(tmp_path: Path) -> None:
     about = read_metadata(tmp_path / "base" / names[0])
     assert (about.prompt, about.seed) == ("a red circle", 42)
     grid = tmp_path / "grid"
+    capsys.readouterr()
     assert main([*common, "--out", str(grid), "--adapter", adapter, "--strengths", "-.5,0,1"]) == 0
+    out, told = capsys.readouterr()
+    made = [
+        f"{name.removesuffix('.png')}-at-{strength}.png" for strength in ("-0.5", "0", "1") for name in names
+    ]
+    assert out.splitlines() == [str(grid / name) for name in (*made, "strengths.png")]
+    assert "decides the rank: 2" in told, "a note about the adapter is no image"
     assert len(list(grid.iterdir())) == 7 and pixels(grid / "strengths.png").shape == (20 + 2 * 64, 3 * 64, 3)
     for name in names:
         none, whole = (name.replace(".png", f"-at-{strength}.png") for strength in ("0", "1"))
@@ -261,8 +268,9 @@ def test_negative_prompts_that_are_not_read(
     key: str, arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sampled(key, tmp_path, "--prompt", "a cat", *arguments)
-    printed = capsys.readouterr().out
-    assert ("--negative-prompt is not read" in printed) == bool(said) and said in printed
+    out, told = capsys.readouterr()
+    assert ("--negative-prompt is not read" in told) == bool(said) and said in told
+    assert out.splitlines() == [str(tmp_path / "0000-42.png")], "what reads the output takes a line for an image"
 
 
 @pytest.mark.parametrize(
