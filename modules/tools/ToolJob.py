@@ -16,8 +16,8 @@ _PROGRESS = re.compile(r"^(\d+)/(\d+) ?(.*)")
 
 
 class ToolJob:
-    """A process that starts on creation. ``lines`` fills while it works; ``ended`` is set at its end, with
-    ``fault`` if it failed.
+    """A process that starts on creation. ``lines`` fills while it works with what it prints, including its notes and
+    warnings on stderr; ``result`` is its last line on stdout. ``ended`` is set at its end, with ``fault`` if it failed.
 
     Args:
         script: a file in ``scripts``.
@@ -30,7 +30,7 @@ class ToolJob:
 
     def __init__(self, script: str, words: Sequence[str], what: str) -> None:
         self.lines: deque[str] = deque()
-        self.done, self.total, self.at = 0, 0, ""
+        self.done, self.total, self.at, self.result = 0, 0, "", ""
         self.fault: UserError | None = None
         self.stopped = False
         self.ended = threading.Event()
@@ -41,11 +41,14 @@ class ToolJob:
     def _heard(self, line: str) -> None:
         if found := _PROGRESS.match(line):
             self.done, self.total, self.at = int(found[1]), int(found[2]), found[3]
+        elif line.startswith(("note: ", "warning: ")):
+            self.lines.append(line)
 
     def _read(self) -> None:
         try:
             for line in self._process.lines():
-                self.lines.append(line.decode("utf-8", "replace").rstrip("\n"))
+                self.result = line.decode("utf-8", "replace").rstrip("\n")
+                self.lines.append(self.result)
         except UserError as error:
             self.fault = error
         finally:

@@ -35,7 +35,6 @@ class ToolWindow(Dialog):
         super().__init__(ui, spec.title, width=760, height=620)
         self.spec = spec
         self.job: ToolJob | None = None
-        self._last_line = ""
         self._values: dict[str, tk.StringVar | tk.BooleanVar] = {}
         self.inputs: dict[str, tk.Widget] = {}
         px = ui.theme.px
@@ -130,7 +129,6 @@ class ToolWindow(Dialog):
 
     def _begin(self, command: list[str]) -> None:
         self.fault.configure(text="")
-        self._last_line = ""
         set_text(self.output, "")
         try:
             self.job = ToolJob(self.spec.script, command, self.spec.title)
@@ -161,7 +159,7 @@ class ToolWindow(Dialog):
             button.state(["!disabled"])
         self.close_button.configure(text=words.CLOSE)
         if self.spec.shows and job.fault is None and not job.stopped:
-            self._show_image(Path(self._last_line))
+            self._show_image(Path(job.result))
 
     def _show_image(self, path: Path) -> None:
         if path.suffix == ".png" and path.is_file():
@@ -170,7 +168,6 @@ class ToolWindow(Dialog):
     def _show_lines(self, job: ToolJob) -> None:
         taken = [job.lines.popleft() for _ in range(min(len(job.lines), LINES_AT_ONCE))]
         if taken:
-            self._last_line = taken[-1]
             self.output.configure(state="normal")
             self.output.insert("end", "".join(f"{line}\n" for line in taken))
             extra = int(self.output.index("end-1c").split(".")[0]) - MAX_LINES
