@@ -22,7 +22,7 @@ from modules.adapter.reading import read_adapter
 from modules.model.Model import Model
 from modules.util.errors import DataError, UserError
 from scripts.train import main
-from tests.tiny import tiny_model
+from tests.tiny import tiny_folder, tiny_model
 from tests.trainer.builders import write_config
 from tests.usual import usual
 
@@ -93,7 +93,8 @@ def test_a_run_with_nan_in_its_adapter_ends_with_exit_2(
     tensors = whole()
     tensors[f"{LAYER}.lora_up.weight"][3] = float("nan")
     save_file(tensors, tmp_path / "nan.safetensors")
-    path = write_config(tmp_path / "run", lora_model_name=str(tmp_path / "nan.safetensors"))
+    made = {"base_model_name": str(tiny_folder()), "lora_model_name": str(tmp_path / "nan.safetensors")}
+    path = write_config(tmp_path / "run", **made)
     assert main(["--config-path", str(path)]) == 2
     said = capsys.readouterr().err
     assert "nan.safetensors" in said and f"{LAYER}.lora_B holds NaN" in said and "Traceback" not in said

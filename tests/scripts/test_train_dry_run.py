@@ -13,7 +13,7 @@ import pytest
 
 from modules.trainer import GenericTrainer
 from scripts.train import main
-from tests.tiny import tiny_folder
+from tests.tiny import small_folder
 from tests.trainer.builders import events, run_here, write_config
 from tests.trainer.online.builders import write_online
 
@@ -27,7 +27,7 @@ def _adapter(folder: Path) -> str:
     """One that was trained for another family."""
     key = "SANA"
     part: dict[str, Any] = {"transformer": {"gradient_checkpointing": False}}
-    base = {"model_type": key, "base_model_name": str(tiny_folder(key)), "unet": {}, **part}
+    base = {"model_type": key, "base_model_name": str(small_folder(key)), "unet": {}, **part}
     run_here(write_config(folder / "other", epochs=1, **base))
     return str(folder / "other" / "out.safetensors")
 
@@ -37,13 +37,13 @@ FAULTS: dict[str, tuple[str, Callable[[Path], dict[str, Any]]]] = {
     "no folder": ("nowhere", lambda f: {"base_model_name": str(f / "nowhere")}),
     "no file": ("model.safetensors", lambda f: {"base_model_name": str(f / "model.safetensors")}),
     "an empty file": ("damaged", lambda f: {"base_model_name": str(_empty(f / "damaged.safetensors"))}),
-    "another family": ("cannot be used as", lambda f: {"base_model_name": str(tiny_folder("SANA"))}),
+    "another family": ("cannot be used as", lambda f: {"base_model_name": str(small_folder("SANA"))}),
     "an adapter of another family": ("does not fit", lambda f: {"lora_model_name": _adapter(f)}),
     "no such layer": ("attn9", lambda f: {"layer_filter_preset": "custom", "layer_filter": "attn9"}),
     "no such layer for a rank": ("nope", lambda f: {"lora_rank_pattern": "nope=3"}),
     "another prediction": (
         "flow-matching",
-        lambda f: {**SANA, "base_model_name": str(tiny_folder("SANA")), "force_v_prediction": True},
+        lambda f: {**SANA, "base_model_name": str(small_folder("SANA")), "force_v_prediction": True},
     ),
     "no source of a part": ("unet.model_name.*gone", lambda f: {"unet": {"model_name": str(f / "gone")}}),
 }
@@ -103,7 +103,7 @@ def test_a_model_that_was_downloaded_is_predicted_like_its_folder(
 ) -> None:
     config = write_config(tmp_path, base_model_name="someone/a-model")
     assert "memory cannot be estimated: someone/a-model is not on this machine" in dry_run(capsys, config)
-    snapshot = put_into_the_cache(cache, "someone/a-model", tiny_folder())
+    snapshot = put_into_the_cache(cache, "someone/a-model", small_folder())
     made = dry_run(capsys, config)
     assert "predicted GPU memory" in made and made == dry_run(capsys, write_config(tmp_path))
     next((snapshot / "unet").glob("*.safetensors")).unlink()
@@ -120,7 +120,7 @@ def test_a_folder_without_weights_is_predicted_and_refused(
 ) -> None:
     whole = dry_run(capsys, write_config(tmp_path))
     bare = tmp_path / "bare"
-    shutil.copytree(tiny_folder(), bare, ignore=shutil.ignore_patterns("*.safetensors"))
+    shutil.copytree(small_folder(), bare, ignore=shutil.ignore_patterns("*.safetensors"))
     assert main(["--config-path", str(write_config(tmp_path, base_model_name=str(bare))), "--dry-run"]) == 2
     shown = capsys.readouterr()
     assert without_free_space(shown.out) == whole
@@ -131,13 +131,13 @@ def test_a_folder_without_weights_is_predicted_and_refused(
 def test_parts_from_elsewhere_are_what_is_predicted(
     tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    put_into_the_cache(cache, "someone/a-unet", tiny_folder() / "unet")
+    put_into_the_cache(cache, "someone/a-unet", small_folder() / "unet")
     base = tmp_path / "base"
-    shutil.copytree(tiny_folder(), base)
+    shutil.copytree(small_folder(), base)
     for weights in (base / "unet").glob("*.safetensors"):
         weights.unlink()
     whole = dry_run(capsys, write_config(tmp_path))
-    for source in (str(tiny_folder() / "unet"), str(tiny_folder()), "someone/a-unet"):
+    for source in (str(small_folder() / "unet"), str(small_folder()), "someone/a-unet"):
         part = {"model_name": source, "gradient_checkpointing": False}
         assert dry_run(capsys, write_config(tmp_path, base_model_name=str(base), unet=part)) == whole
 

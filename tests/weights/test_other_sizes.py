@@ -102,7 +102,9 @@ def test_a_folder_with_a_text_encoder_of_another_width_is_named_before_the_run(
     given = Path(shutil.copytree(tiny_folder(), tmp_path / "other"))
     kind(kind.config_class.from_dict(config)).save_pretrained(given / part)
     source = given if whole else given / part
-    made = write_config(tmp_path, text_encoder={"model_name": str(source)}, max_steps=1)
+    made = write_config(
+        tmp_path, base_model_name=str(tiny_folder()), text_encoder={"model_name": str(source)}, max_steps=1
+    )
     assert main(["--config-path", str(made)]) == 2
     said = capsys.readouterr().err
     assert f"{source} is the text encoder CLIP (2 layers, width 64), but {tiny_folder()} needs CLIP (2 layers," in said

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from modules.model.dtypes import PartDtypes
 from modules.weights.one_file import save_file as save_single_file
 from modules.weights.saving import save_folder
-from tests.tiny import tiny_folder, tiny_setup
+from tests.tiny import small_folder, tiny_setup
 from tests.trainer.builders import run_here, write_config, write_pairs
 from tests.usual import usual
 
@@ -40,7 +40,7 @@ def test_what_was_not_trained_is_saved_as_it_came(layout: str, kind: str, tmp_pa
 
 def untouched(folder: Path, layout: str) -> Path:
     """The base model in the layout."""
-    model = tiny_setup().load(str(tiny_folder()), PartDtypes(default=torch.float32))
+    model = tiny_setup().load(str(small_folder()), PartDtypes(default=torch.float32))
     if layout == "DIFFUSERS":
         return save_folder(model, folder / "untouched")
     return save_single_file(model, folder / "untouched.safetensors")
