@@ -13,10 +13,16 @@ fi
 "$PYTHON" -m ruff check .
 "$PYTHON" -m mypy & types=$!
 trap 'kill "$types" 2>/dev/null || :' EXIT
-if [ ! -d tests/__pycache__ ]; then
-    # in a new checkout each worker would compile all modules and tests; one process does it while types are checked
-    said="$("$PYTHON" -m pytest --collect-only -qq "$@" 2>&1)" || { status=$?; printf '%s\n' "$said"; exit "$status"; }
-fi
-wait "$types"
 # a third worker for two cores: tests that start programs wait a twelfth of their time
-exec "$PYTHON" -m pytest -n "${TEST_WORKERS:-3}" --dist worksteal "$@"
+tests=("$PYTHON" -m pytest -n "${TEST_WORKERS:-3}" --dist worksteal "$@")
+if [ -d tests/__pycache__ ]; then
+    wait "$types"
+    exec "${tests[@]}"
+fi
+# in a new checkout mypy takes a minute, and each worker would compile all modules and tests for itself
+said="$("$PYTHON" -m pytest --collect-only -qq "$@" 2>&1)" || { status=$?; printf '%s\n' "$said"; exit "$status"; }
+kill -0 "$types" 2>/dev/null || wait "$types"
+status=0
+"${tests[@]}" || status=$?
+wait "$types"
+exit "$status"

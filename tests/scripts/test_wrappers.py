@@ -146,11 +146,20 @@ def test_where_the_tests_are_compiled_nothing_is_compiled_first(program):
     assert [run[:2] for run in programs(calls)] == [["-m", "ruff"], ["-m", "mypy"], ["-m", "pytest"]]
 
 
-@pytest.mark.parametrize("failing", ["ruff", "mypy", "--collect-only"])
-def test_no_test_runs_after_a_check_that_failed(program, failing):
+@pytest.mark.parametrize(("failing", "compiled"), [("ruff", False), ("--collect-only", False), ("mypy", True)])
+def test_no_test_runs_after_a_check_that_failed(program, failing, compiled):
+    if compiled:
+        (program / "tests" / "__pycache__").mkdir(parents=True)
     done, calls = call(program, "scripts/test.sh", FAILING=failing, PYTHON_STATUS="3")
     assert done.returncode == 3
     assert not [run for run in programs(calls) if "-n" in run]
+
+
+@pytest.mark.parametrize("failing", ["mypy", "worksteal"])
+def test_in_a_new_checkout_the_tests_may_run_while_types_are_checked_and_both_count(program, failing):
+    done, calls = call(program, "scripts/test.sh", FAILING=failing, PYTHON_STATUS="3")
+    assert done.returncode == 3
+    assert ["-m", "mypy"] in programs(calls)
 
 
 def test_an_odd_search_path_for_folders_does_no_harm(program, tmp_path):
