@@ -57,6 +57,11 @@ class ToolField:
         """The key of its value."""
         return self.name.lstrip("-").replace("-", "_")
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """How a window names each choice, and the choice."""
+        return {str(getattr(choice, "label", choice)): str(choice) for choice in self.choices}
+
     def add_to(self, parser: argparse.ArgumentParser) -> None:
         """Add it to a command line parser."""
         if self.kind is Kind.SWITCH:

@@ -33,7 +33,10 @@ from pathlib import Path
 from PIL import Image
 out = Path(next(word.removeprefix("--out=") for word in sys.argv if word.startswith("--out=")))
 if "--dry-run" in sys.argv:
-    print("2 images would be made")
+    family = sys.argv[sys.argv.index("--model-type") + 1] if "--model-type" in sys.argv else next(
+        word.removeprefix("--model-type=") for word in sys.argv if word.startswith("--model-type=")
+    )
+    print(f"2 images of {family} would be made")
     sys.exit()
 print("1/2 a red circle", file=sys.stderr, flush=True)
 while not (out.parent / "go").exists():
@@ -211,10 +214,8 @@ def test_what_a_tool_has_made_is_shown(
     monkeypatch.setattr("modules.runner.LineProcess.subprocess.Popen", instead)
     window = opened(hands, "Try models and LoRAs")
     fill(hands, window, model="a model", out=f"{folder.name}/made", prompt="a red circle")
-    family = window.inputs["model_type"]
-    assert isinstance(family, ttk.Combobox)
-    family.set("STABLE_DIFFUSION_15")
-    assert "2 images would be made" in press(hands, window, "Preview")
+    pick(hands, window, "model_type", "FLUX.1 dev")
+    assert "2 images of FLUX_DEV_1 would be made" in press(hands, window, "Preview")
     assert not (folder / "made").exists()
     hands.click(hands.button("Start", window))
     hands.wait(lambda: window.progress.cget("text") == "1 of 2: a red circle", "its progress is not shown")
@@ -233,15 +234,30 @@ def test_a_grid_of_a_lora_is_made_and_shown(hands: Hands, folder: Path) -> None:
         hands, window, model=str(tiny_folder()), out=f"{folder.name}/made", prompt="a red circle", steps="1",
         adapter=f"{folder.name}/a.safetensors", x="strength=0,1", width="64", height="64",
     )  # fmt: skip
-    family = window.inputs["model_type"]
-    assert isinstance(family, ttk.Combobox)
-    family.set("STABLE_DIFFUSION_15")
+    pick(hands, window, "model_type", "Stable Diffusion 1.5")
     assert "2 of 2 images would be made" in press(hands, window, "Preview")
     assert not (folder / "made").exists()
     assert "2 of 2 images made" in press(hands, window, "Start", seconds=240)
     (sheet,) = (folder / "made").glob("grid-*.png")
     shown = [one for one in window.winfo_children() if isinstance(one, ImageWindow)]
     assert [one.images[0].path.resolve() for one in shown] == [sheet.resolve()]
+
+
+def pick(hands: Hands, window: ToolWindow, key: str, label: str) -> None:
+    """Pick a choice from its list by keys."""
+    box = window.inputs[key]
+    assert isinstance(box, ttk.Combobox)
+    hands.focus(box)
+    hands.keys("<Down>", to=box)
+    popdown = str(box.tk.call("ttk::combobox::PopdownWindow", box))
+    hands.wait(lambda: box.tk.call("winfo", "viewable", popdown), "the list does not open")
+    names = list(box["values"])
+    room = int(box.tk.call("winfo", "width", f"{popdown}.f.l"))
+    assert max(hands.window.theme.fonts["text"].measure(name) for name in names) <= room, "names are cut"
+    for name in ("<Home>", *["<Down>"] * names.index(label), "<Return>"):
+        box.tk.call("event", "generate", f"{popdown}.f.l", name)
+    hands.wait(lambda: not box.tk.call("winfo", "viewable", popdown), "the list does not close")
+    assert box.get() == label
 
 
 def test_every_tool_of_the_page_has_a_window(hands: Hands) -> None:
