@@ -632,7 +632,8 @@ def run_grid(options: argparse.Namespace, progress: ProgressLine) -> None:
                 write_bytes(one.path, png)
                 number += 1
                 progress.count(total - len(todo) + number, total, one.label)
-    print(f"{len(todo)} of {total} images made; the others already existed")
+    kept = f" of {counted(total, 'image')} made; the others already existed"
+    print(f"{counted(total, 'image')} made" if len(todo) == total else f"{len(todo)}{kept}")
     print(grid.write_sheet())
 
 

@@ -65,7 +65,9 @@ class AdapterSwitch:
         read = [noting_known_words(read_adapter(path, model), model) for path in files]
         if read:
             one = read[0] if len(read) == 1 else _together(read, factors)
-            self._handle = attach(model, AdapterOptions(), one)
+            # nobody has chosen a rank that the file could override
+            options, _ = one.adopt(AdapterOptions())
+            self._handle = attach(model, options, one)
             for note in (note for note in self._handle.notes if note not in self._told):
                 self._told.add(note)
                 self._tell(note)

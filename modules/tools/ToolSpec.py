@@ -59,7 +59,7 @@ class ToolField:
 
     @property
     def labels(self) -> dict[str, str]:
-        """How a window names each choice, and the choice."""
+        """The choices by their labels in a window."""
         return {str(getattr(choice, "label", choice)): str(choice) for choice in self.choices}
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
