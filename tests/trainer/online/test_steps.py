@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from modules.trainer.online.EpochMaker import EpochMaker
 from modules.util.errors import ConfigError, DataError, UnsupportedError
-from tests.tiny import small_folder
+from tests.tiny import small_folder, tiny_folder
 from tests.trainer.builders import run_here
 from tests.trainer.online.builders import SGD, Listening, write_online
 from tests.usual import usual
@@ -391,6 +391,7 @@ def test_refused_before_a_model_is_loaded(
 def test_images_move_to_where_the_reward_is(tmp_path: Path, mode: str) -> None:
     """Two runs with the same noise and opposite rewards: after an epoch one is brighter than the other."""
     changes: dict[str, Any] = {
+        "base_model_name": str(tiny_folder(prediction="v_prediction")),
         "batch_size": 16,
         "rlhf_prompts_per_epoch": 4,
         "rlhf_inner_epochs": 2,

@@ -20,7 +20,7 @@ from tests.house.acts.model_cases import other_model
 from tests.house.acts.outcomes import Outcome, run
 from tests.house.acts.run_cases import lists
 from tests.house.acts.training_cases import adapter
-from tests.tiny import small_folder
+from tests.tiny import small_folder, tiny_folder
 from tests.trainer.builders import run_here, write_config, write_pairs
 from tests.usual import usual
 
@@ -170,6 +170,8 @@ GROUPS = [
         "rlhf_dpo_timestep_margin_logging": True,
     }),
     Group("stopping early", pairs, {
+        # one that stops after four steps
+        "base_model_name": lambda folder: str(tiny_folder()),
         "rlhf_dpo_validation": True,
         "rlhf_dpo_validation_percentage": 40.0,
         "validate_after": 1,
