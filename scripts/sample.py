@@ -510,12 +510,7 @@ def ready(options: argparse.Namespace, wanted: list[SampleConfig]) -> Ready:
     from modules.trainer.evaluate.sample_painting import check_painting
     from modules.trainer.evaluate.sample_sources import check_sample_sources
 
-    # programs read the output as one image after another
-    say = partial(print, file=sys.stderr, flush=True)
-
-    def note(text: str) -> None:
-        say(f"note: {text}")
-
+    say = partial(print, file=sys.stderr, flush=True)  # programs read stdout as one image after another
     setup = create_model_setup(options.model_type)
     device, number_type = place_of(options)
     dtype = torch_dtype(number_type, "--dtype")
@@ -529,7 +524,8 @@ def ready(options: argparse.Namespace, wanted: list[SampleConfig]) -> Ready:
         check_sample(setup, model, sample)
     if told := unguided(model, max(sample.cfg_scale for sample in filled)):
         say(f"warning: {told}")
-    return Ready(setup, model, AdapterSwitch(model, device, note, embeddings_of(options)), filled)
+    switch = AdapterSwitch(model, device, lambda text: say(f"note: {text}"), embeddings_of(options))
+    return Ready(setup, model, switch, filled)
 
 
 def make(options: argparse.Namespace, wanted: list[SampleConfig]) -> Iterator[tuple[int, bytes]]:
@@ -632,8 +628,8 @@ def run_grid(options: argparse.Namespace, progress: ProgressLine) -> None:
                 write_bytes(one.path, png)
                 number += 1
                 progress.count(total - len(todo) + number, total, one.label)
-    kept = f" of {counted(total, 'image')} made; the others already existed"
-    print(f"{counted(total, 'image')} made" if len(todo) == total else f"{len(todo)}{kept}")
+    kept = "; the others already existed" if len(todo) < total else ""
+    print(f"{len(todo)} of {counted(total, 'image')} made{kept}")
     print(grid.write_sheet())
 
 

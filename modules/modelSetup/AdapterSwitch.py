@@ -65,9 +65,8 @@ class AdapterSwitch:
         read = [noting_known_words(read_adapter(path, model), model) for path in files]
         if read:
             one = read[0] if len(read) == 1 else _together(read, factors)
-            # nobody has chosen a rank that the file could override
-            options, _ = one.adopt(AdapterOptions())
-            self._handle = attach(model, options, one)
+            # with its own options: nobody has chosen a rank that it could override
+            self._handle = attach(model, one.adopt(AdapterOptions())[0], one)
             for note in (note for note in self._handle.notes if note not in self._told):
                 self._told.add(note)
                 self._tell(note)

@@ -237,7 +237,7 @@ def test_a_grid_of_a_lora_is_made_and_shown(hands: Hands, folder: Path) -> None:
     pick(hands, window, "model_type", "Stable Diffusion 1.5")
     assert "2 of 2 images would be made" in press(hands, window, "Preview")
     assert not (folder / "made").exists()
-    assert press(hands, window, "Start", seconds=240).startswith("2 images made\n")
+    assert press(hands, window, "Start", seconds=240).startswith("2 of 2 images made\n")
     (sheet,) = (folder / "made").glob("grid-*.png")
     shown = [one for one in window.winfo_children() if isinstance(one, ImageWindow)]
     assert [one.images[0].path.resolve() for one in shown] == [sheet.resolve()]
