@@ -306,7 +306,7 @@ def test_the_sample_script_loads_it_in_the_type_that_is_asked_for(
         lambda self, model, *rest: (seen.append(model), switch(self, model, *rest))[1],
     )
     made = {name: sampled(KEY, tmp_path / name, "--prompt", "a cat", *words) for name, words in told.items()}
-    printed = capsys.readouterr().out
+    printed = capsys.readouterr().err
     assert printed.count("samples are made without guidance") == 1
     assert printed.count("guided by a network that reads no prompts") == 1
     types = [{p.dtype for p in model.module(GUIDE).parameters()} for model in seen if GUIDE in model.parts]
