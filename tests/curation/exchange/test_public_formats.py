@@ -39,6 +39,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.child
 def test_pick_a_pic_winners_are_chosen_and_ties_left_out(tmp_path):
     table = pa.table(
         {
@@ -100,6 +101,7 @@ def test_a_hostile_line_is_named_with_its_place(folder, line, message):
     assert bad.reason.startswith(f"{folder / 'x.jsonl'}, line 3")
 
 
+@pytest.mark.child
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" + b"\0" * 50 + b"PAR1"])
 def test_a_file_that_is_no_parquet_is_one_clear_error(tmp_path, content):
     (tmp_path / "x.parquet").write_bytes(content)
@@ -107,6 +109,7 @@ def test_a_file_that_is_no_parquet_is_one_clear_error(tmp_path, content):
         list(PublicFile(tmp_path / "x.parquet"))
 
 
+@pytest.mark.child
 def test_a_file_that_ends_arrows_process_is_refused_and_the_next_one_is_read(tmp_path):
     """Its footer counts repetitions in a table of the wrong size: Arrow throws where C++ lets nothing be caught."""
     with pytest.raises(DataError, match="histogram.*ended its reader"):
@@ -123,6 +126,7 @@ def test_a_file_that_ends_arrows_process_is_refused_and_the_next_one_is_read(tmp
     assert len(list(both)) == 2
 
 
+@pytest.mark.child
 def test_rows_of_other_types_are_left_out_by_name(tmp_path):
     columns = {
         "caption": [b"\xff", b"fine"],
