@@ -171,7 +171,8 @@ def test_micro_batches_and_single_steps_add_up(seed: int, options: StepOptions, 
     parts, total = combine_metrics(outs), combine_metrics([whole])
     assert parts.keys() == total.keys()
     for name, value in total.items():
-        assert parts[name] == pytest.approx(value, abs=1e-13), name
+        # a ratio of several hundred has no 13 decimals
+        assert parts[name] == pytest.approx(value, rel=1e-14, abs=1e-13), name
     for out in outs:
         out.loss.backward()
     assert torch.allclose(terms.logp_new_BT.grad, whole.coefficients["logp"], atol=1e-14, rtol=0)
