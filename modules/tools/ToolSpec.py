@@ -77,8 +77,9 @@ class ToolField:
         parser.add_argument(self.name, **given)  # type: ignore[arg-type]
 
     def words(self, value: Value) -> list[str]:
-        """A value from the window as command line arguments."""
+        """A value from the window, where a choice may be its label, as command line arguments."""
         text = str(value).strip()
+        text = self.labels.get(text, text)
         if self.kind is Kind.SWITCH:
             return [self.name] if value else []
         if not text or text == str(self.default):

@@ -79,8 +79,8 @@ class ToolWindow(Dialog):
             variable: tk.StringVar | tk.BooleanVar = tk.BooleanVar(self, False)
             made = ttk.Checkbutton(inside, variable=variable)
         elif field.kind is Kind.CHOICE:
-            usual = [label for label, choice in field.labels.items() if choice == field.default]
-            variable = tk.StringVar(self, "".join(usual))
+            usual = (label for label, choice in field.labels.items() if choice == field.default)
+            variable = tk.StringVar(self, next(usual, ""))
             labels = ["", *field.labels]
             made = choice_box(inside, self.ui.theme, labels, max(12, *map(len, labels)))
             made.configure(textvariable=variable)
@@ -113,10 +113,7 @@ class ToolWindow(Dialog):
         self._run(preview=False)
 
     def _run(self, preview: bool) -> None:
-        given = {field.key: self._values[field.key].get() for field in self.spec.fields}
-        values: dict[str, Value] = {
-            field.key: field.labels.get(str(given[field.key]), given[field.key]) for field in self.spec.fields
-        }
+        values: dict[str, Value] = {key: variable.get() for key, variable in self._values.items()}
         missing = self.spec.missing(values)
         if missing:
             self.fault.configure(text=words.MISSING.format(fields=", ".join(missing)))

@@ -33,9 +33,7 @@ from pathlib import Path
 from PIL import Image
 out = Path(next(word.removeprefix("--out=") for word in sys.argv if word.startswith("--out=")))
 if "--dry-run" in sys.argv:
-    family = sys.argv[sys.argv.index("--model-type") + 1] if "--model-type" in sys.argv else next(
-        word.removeprefix("--model-type=") for word in sys.argv if word.startswith("--model-type=")
-    )
+    family = next(word.removeprefix("--model-type=") for word in sys.argv if word.startswith("--model-type="))
     print(f"2 images of {family} would be made")
     sys.exit()
 print("1/2 a red circle", file=sys.stderr, flush=True)
@@ -243,14 +241,20 @@ def test_a_grid_of_a_lora_is_made_and_shown(hands: Hands, folder: Path) -> None:
     assert [one.images[0].path.resolve() for one in shown] == [sheet.resolve()]
 
 
+def open_list(hands: Hands, combo: ttk.Combobox) -> str:
+    """The path of the window with a box's list, once it is open."""
+    hands.focus(combo)
+    hands.keys("<Down>", to=combo)
+    popdown = str(combo.tk.call("ttk::combobox::PopdownWindow", combo))
+    hands.wait(lambda: combo.tk.call("winfo", "viewable", popdown), "the list does not open")
+    return popdown
+
+
 def pick(hands: Hands, window: ToolWindow, key: str, label: str) -> None:
     """Pick a choice from its list by keys."""
     box = window.inputs[key]
     assert isinstance(box, ttk.Combobox)
-    hands.focus(box)
-    hands.keys("<Down>", to=box)
-    popdown = str(box.tk.call("ttk::combobox::PopdownWindow", box))
-    hands.wait(lambda: box.tk.call("winfo", "viewable", popdown), "the list does not open")
+    popdown = open_list(hands, box)
     names = list(box["values"])
     room = int(box.tk.call("winfo", "width", f"{popdown}.f.l"))
     assert max(hands.window.theme.fonts["text"].measure(name) for name in names) <= room, "names are cut"
@@ -270,10 +274,7 @@ def test_every_tool_of_the_page_has_a_window(hands: Hands) -> None:
 
 
 def check_list_follows_the_theme(hands: Hands, combo: ttk.Combobox) -> None:
-    hands.focus(combo)
-    hands.keys("<Down>", to=combo)
-    popdown = str(combo.tk.call("ttk::combobox::PopdownWindow", combo))
-    hands.wait(lambda: combo.tk.call("winfo", "viewable", popdown), "the list does not open")
+    popdown = open_list(hands, combo)
     palette = hands.window.theme.palette
     colours = [str(combo.tk.call(f"{popdown}.f.l", "cget", name)) for name in ("-background", "-foreground")]
     assert colours == [palette.field, palette.text]
