@@ -395,7 +395,7 @@ _LAYOUT = ToolField(
 _NUMBERS = ToolField(
     "--dtype",
     "Number format",
-    "Number format of the new file. FLOAT_16 halves its size.",
+    "Number format of the new file. One of 16 bits halves its size.",
     Kind.CHOICE,
     DataType.FLOAT_32.value,
     tuple(DataType),
